@@ -123,6 +123,17 @@ PointMemory = Annotated[
 Debug = Annotated[bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full tracebacks.")]
 
 
+def load_changed(
+    name: str | LoadedMachine, ranks: int | None, settings: list[str] | None
+) -> tuple[LoadedMachine, list[str]]:
+    """Return a machine, changed as ``--set`` says, and a remark on that for the report."""
+    from kernbench.hardware import load_machine, set_keys
+
+    machine, changes = set_keys(load_machine(name, ranks), settings or ())
+    listed = ", ".join(map(str, changes))
+    return machine, [f"{machine.name} was changed: {listed}"] if changes else []
+
+
 @dataclass(frozen=True, kw_only=True)
 class SavedRunOptions:
     """What all commands take that read runs which were saved."""
@@ -161,11 +172,7 @@ class ProgramOptions:
 
     def load_machine(self, name: str, ranks: int | None) -> tuple[LoadedMachine, list[str]]:
         """Return a machine, changed as ``--set`` says, and a remark on that for the report."""
-        from kernbench.hardware import load_machine, set_keys
-
-        machine, changes = set_keys(load_machine(name, ranks), self.settings or ())
-        listed = ", ".join(map(str, changes))
-        return machine, [f"{machine.name} was changed: {listed}"] if changes else []
+        return load_changed(name, ranks, self.settings)
 
     @property
     def checks(self) -> dict[str, Any]:

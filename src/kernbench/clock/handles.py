@@ -23,6 +23,8 @@ class Handle(Event):
     """Whether a rank has waited and got the error."""
     ended_by = 0
     """What it ended with, as the log numbers it (``OpLog``); 0: a rank's host, or time alone."""
+    made_by = (-1, -1)
+    """In a run whose actions are kept: who made it, and by which action."""
     woken_by = -1
     """The rank whose host ended it; -1: time, or a device."""
     clock: Any = None

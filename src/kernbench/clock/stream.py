@@ -102,7 +102,7 @@ class Stream:
         sharing: HbmSharing | None = None,
     ) -> None:
         self.name = name
-        self._sip_id = sip_id
+        self.sip_id = sip_id
         self._sharing = sharing
         self.tail: StreamCommand | None = None
         """The command that was submitted last, or None. When it is done the stream is idle."""
@@ -165,7 +165,7 @@ class Stream:
         if duration_ps is not None:
             command.end_after(duration_ps)
             if command.hbm_ps and self._sharing is not None:
-                self._sharing.begin_alone(command, self._sip_id, command.hbm_ps, duration_ps)
+                self._sharing.begin_alone(command, self.sip_id, command.hbm_ps, duration_ps)
 
     def _completed(self, event: Event) -> None:
         command = self._current

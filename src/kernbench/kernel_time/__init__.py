@@ -8,6 +8,7 @@ from kernbench.kernel_time.costs.cache_contents import (
     CacheContents,
 )
 from kernbench.kernel_time.costs.cached_operands import (
+    KernelOperand,
     cached_shares,
     kernel_operands,
     meet_operands,
@@ -53,6 +54,7 @@ __all__ = [
     "CacheContents",
     "CommandSpan",
     "Conditions",
+    "KernelOperand",
     "KernelOutline",
     "ProgramOutline",
     "SharedCache",

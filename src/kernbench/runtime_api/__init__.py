@@ -1,9 +1,11 @@
 """The runtime: the object that a bench uses as ``torch``, and its tensors."""
 
+from kernbench.runtime_api.base.actions import Action, Keeper
 from kernbench.runtime_api.base.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
 from kernbench.runtime_api.base.rank_state import RankState
 from kernbench.runtime_api.base.run import Run
 from kernbench.runtime_api.base.streams import DeviceStream, Marker, WaitFor
+from kernbench.runtime_api.base.transfers import DeviceCommand
 from kernbench.runtime_api.collectives.collective import Collective
 from kernbench.runtime_api.collectives.disagreement import not_fitting
 from kernbench.runtime_api.collectives.work import Part, Signature, Work
@@ -12,9 +14,10 @@ from kernbench.runtime_api.front.distributed import Distributed, ReduceOp
 from kernbench.runtime_api.front.groups import ProcessGroup
 from kernbench.runtime_api.front.multiprocessing import SpawnContext, SpawnException, StartedRank
 from kernbench.runtime_api.launches.argument_errors import refuse_out_of_bounds
+from kernbench.runtime_api.launches.kept_launches import describe_launch, launch_of
 from kernbench.runtime_api.launches.kernel_engine import Grid, KernelEngine, Policies
-from kernbench.runtime_api.launches.kernel_plan import KernelPlan
-from kernbench.runtime_api.launches.launcher import KernelLauncher
+from kernbench.runtime_api.launches.kernel_plan import KernelEntry, KernelPlan
+from kernbench.runtime_api.launches.launcher import KernelLaunch, KernelLauncher
 from kernbench.runtime_api.launches.live_launch import LivePlan, Reach, run_on_copies, run_watched
 from kernbench.runtime_api.launches.tables import tables_of
 from kernbench.runtime_api.memory.host_tensor import HostMemory, LentMemory
@@ -25,12 +28,17 @@ from kernbench.runtime_api.tensors.tensor import Tensor
 __all__ = [
     "HOST_READS",
     "PLAIN_LAUNCH",
+    "Action",
     "Collective",
+    "DeviceCommand",
     "DeviceStream",
     "Distributed",
     "Grid",
     "HostMemory",
+    "Keeper",
     "KernelEngine",
+    "KernelEntry",
+    "KernelLaunch",
     "KernelLauncher",
     "KernelPlan",
     "LaunchAttributes",
@@ -53,6 +61,8 @@ __all__ = [
     "WaitFor",
     "Work",
     "current_context",
+    "describe_launch",
+    "launch_of",
     "not_fitting",
     "refuse_out_of_bounds",
     "register_operators",

@@ -83,3 +83,6 @@ WOKEN_SCHEMA = pa.schema([("rank", pa.int32()), ("end_ps", _INT), ("by", pa.int3
 RANGE_SCHEMA = pa.schema(
     [("rank", pa.int32()), ("name", _TEXT), ("start_ps", _INT), ("end_ps", _INT)]
 )
+
+PARTS = (TEMPLATES, ROWS, COMMANDS, HOSTS, WAITS, WOKEN, RANGES)
+"""What every saved run has, with what :data:`ABOUT` says."""

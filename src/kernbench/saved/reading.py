@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from kernbench.commands import Engine
 from kernbench.errors import UsageError
@@ -27,11 +27,13 @@ from kernbench.op_log import (
     OpLog,
     Template,
 )
+from kernbench.saved.actions import Actions, read_actions
 from kernbench.saved.layout import (
     ABOUT,
     COMMANDS,
     FORMAT,
     HOSTS,
+    PARTS,
     RANGES,
     ROWS,
     SOURCES,
@@ -39,11 +41,12 @@ from kernbench.saved.layout import (
     WAITS,
     WOKEN,
 )
+from kernbench.saved.parts import read_table
 
 
 @dataclass(frozen=True)
 class SavedRun:
-    """A run that was saved; made by :func:`load_run`."""
+    """A run that was saved; made by :func:`load_run`. What is large is read when asked for."""
 
     path: str
     program: str
@@ -53,8 +56,7 @@ class SavedRun:
     machine: Machine
     report: Mapping[str, Any]
     """What ``torch.report()`` returned, and the remarks about the run."""
-    log: OpLog
-    _source_paths: tuple[str, ...]
+    _about: Mapping[str, Any]
 
     @property
     def ranks(self) -> int:
@@ -62,36 +64,68 @@ class SavedRun:
         return int(self.report["ranks"])
 
     @cached_property
+    def log(self) -> OpLog:
+        """What the run did, and when."""
+        with _opened(self.path) as archive:
+            return _read_log(archive, self._about)
+
+    @cached_property
+    def actions(self) -> Actions | None:
+        """What its ranks did, so that it can be done again; None if it was saved without."""
+        with _opened(self.path) as archive:
+            return read_actions(archive)
+
+    @cached_property
     def sources(self) -> dict[str, str]:
         """The texts of the kernels' source files, by path, as they were when the run was saved."""
-        with zipfile.ZipFile(self.path) as archive:
+        with _opened(self.path) as archive:
             return {
                 path: archive.read(f"{SOURCES}{number}").decode(errors="replace")
-                for number, path in enumerate(self._source_paths)
+                for number, path in enumerate(self._about["sources"])
             }
 
 
 def load_run(path: str | os.PathLike[str]) -> SavedRun:
-    """Read a run that ``--save`` or ``torch.save_run`` wrote.
+    """Return a run that ``--save`` wrote, whose parts are whole.
 
     Raises:
         UsageError: There is no such file, it is no saved run, it is damaged, or another version of
             kernbench wrote it in a form that this one does not read.
     """
     name = os.fspath(path)
+    with _opened(name) as archive:
+        about = json.loads(archive.read(ABOUT))
+        if about["format"] != FORMAT:
+            raise UsageError(
+                f"{name}: kernbench {about['kernbench']} saved this run in format "
+                f"{about['format']}, and this version reads format {FORMAT}; run the program "
+                "again with --save"
+            )
+        damaged = archive.testzip()
+        if damaged is not None:
+            raise UsageError(f"{name}: this saved run is damaged: {damaged} has other bytes")
+        for part in PARTS:
+            archive.getinfo(part)
+        return SavedRun(
+            name,
+            about["program"],
+            about["kernbench"],
+            machine_of_data(about["machine"], f"the machine of {name}"),
+            about["report"],
+            about,
+        )
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[zipfile.ZipFile]:
+    """Open the file of a run.
+
+    Raises:
+        UsageError: It cannot be read, or what is in it cannot.
+    """
     try:
         with zipfile.ZipFile(name) as archive:
-            about = json.loads(archive.read(ABOUT))
-            if about["format"] != FORMAT:
-                raise UsageError(
-                    f"{name}: kernbench {about['kernbench']} saved this run in format "
-                    f"{about['format']}, and this version reads format {FORMAT}; run the program "
-                    "again with --save"
-                )
-            damaged = archive.testzip()
-            if damaged is not None:
-                raise UsageError(f"{name}: this saved run is damaged: {damaged} has other bytes")
-            log = _read_log(archive, about)
+            yield archive
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(f"{name}: cannot be read as a saved run: {reason}") from None
@@ -100,23 +134,10 @@ def load_run(path: str | os.PathLike[str]) -> SavedRun:
             raise
         what = "is empty" if Path(name).stat().st_size == 0 else "is no run saved with --save"
         raise UsageError(f"{name}: {what}, or it is damaged ({error})") from None
-    return SavedRun(
-        name,
-        about["program"],
-        about["kernbench"],
-        machine_of_data(about["machine"], f"the machine of {name}"),
-        about["report"],
-        log,
-        tuple(about["sources"]),
-    )
-
-
-def _read_table(archive: zipfile.ZipFile, name: str) -> pa.Table:
-    return pq.read_table(pa.BufferReader(archive.read(name)))
 
 
 def _columns(archive: zipfile.ZipFile, name: str) -> list[list[Any]]:
-    return [column.to_pylist() for column in _read_table(archive, name).columns]
+    return [column.to_pylist() for column in read_table(archive, name).columns]
 
 
 def _read_log(archive: zipfile.ZipFile, about: Mapping[str, Any]) -> OpLog:
@@ -141,10 +162,10 @@ def _read_log(archive: zipfile.ZipFile, about: Mapping[str, Any]) -> OpLog:
 
 
 def _read_templates(archive: zipfile.ZipFile) -> list[Template]:
-    rows = _SavedRows(_read_table(archive, ROWS))
+    rows = _SavedRows(read_table(archive, ROWS))
     found = []
     first = 0
-    for given in _read_table(archive, TEMPLATES).to_pylist():
+    for given in read_table(archive, TEMPLATES).to_pylist():
         num_rows = given.pop("num_rows")
         engines = {Engine(name): ps for name, ps in given.pop("engine_busy_ps")}
         limits = {Limit(name): ps for name, ps in given.pop("limits_ps")}

@@ -11,10 +11,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from kernbench.hardware import Machine, machine_data
 from kernbench.op_log import ROW_COLUMNS, TEXT_COLUMNS, OpLog, RowReader, Template
+from kernbench.saved.actions import Actions, write_actions
 from kernbench.saved.layout import (
     ABOUT,
     COMMAND_SCHEMA,
@@ -34,14 +34,19 @@ from kernbench.saved.layout import (
     WOKEN,
     WOKEN_SCHEMA,
 )
+from kernbench.saved.parts import write_part, write_table
 
 _ROWS_AT_ONCE = 1 << 20
-_EPOCH = (1980, 1, 1, 0, 0, 0)
-"""When each part was written, for ZIP files: equal runs have equal bytes."""
 
 
 def save_run(
-    out: BinaryIO, log: OpLog, machine: Machine, report: Mapping[str, Any], *, program: str = ""
+    out: BinaryIO,
+    log: OpLog,
+    machine: Machine,
+    report: Mapping[str, Any],
+    *,
+    program: str = "",
+    actions: Actions | None = None,
 ) -> None:
     """Write a run that has ended to an open file.
 
@@ -53,11 +58,14 @@ def save_run(
         machine: What it ran on.
         report: What ``torch.report()`` returned, with what else is to be said about the run.
         program: The program's file, as it was named.
+        actions: What its ranks did, so that ``kernbench retime`` can do it again.
     """
     with zipfile.ZipFile(out, "w") as archive:
         templates, files = _write_templates(archive, log)
         _write_commands(archive, log, templates)
         _write_hosts(archive, log)
+        if actions is not None:
+            write_actions(archive, actions)
         sources = _write_sources(archive, files)
         about = {
             "format": FORMAT,
@@ -68,19 +76,7 @@ def save_run(
             "graphs": log.graphs,
             "sources": sources,
         }
-        _write_part(archive, ABOUT, json.dumps(about, indent=1).encode())
-
-
-def _write_part(archive: zipfile.ZipFile, name: str, data: bytes | memoryview) -> None:
-    # Parquet compresses by itself.
-    kind = zipfile.ZIP_STORED if name.endswith(".parquet") else zipfile.ZIP_DEFLATED
-    archive.writestr(zipfile.ZipInfo(name, _EPOCH), bytes(data), kind)
-
-
-def _write_table(archive: zipfile.ZipFile, name: str, table: pa.Table) -> None:
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", compression_level=1)
-    _write_part(archive, name, memoryview(sink.getvalue()))
+        write_part(archive, ABOUT, json.dumps(about, indent=1).encode())
 
 
 def _write_templates(archive: zipfile.ZipFile, log: OpLog) -> tuple[dict[Template, int], list[str]]:
@@ -97,7 +93,7 @@ def _write_templates(archive: zipfile.ZipFile, log: OpLog) -> tuple[dict[Templat
             parts[name].append(rows[name])
         for name in TEMPLATE_SCHEMA.names:
             columns[name].append(rows.num_rows if name == "num_rows" else _value(template, name))
-    _write_table(archive, TEMPLATES, pa.table(columns, TEMPLATE_SCHEMA))
+    write_table(archive, TEMPLATES, pa.table(columns, TEMPLATE_SCHEMA))
     texts = reader.vocabulary.texts
     arrays = []
     for field in ROW_SCHEMA:
@@ -106,7 +102,7 @@ def _write_templates(archive: zipfile.ZipFile, log: OpLog) -> tuple[dict[Templat
             arrays.append(pa.DictionaryArray.from_arrays(pa.array(values, pa.int32()), texts))
         else:
             arrays.append(pa.array(values, field.type))
-    _write_table(archive, ROWS, pa.table(arrays, schema=ROW_SCHEMA))
+    write_table(archive, ROWS, pa.table(arrays, schema=ROW_SCHEMA))
     files = np.unique(np.concatenate(parts["file"])) if ranks else ()
     return {each: number for number, each in enumerate(ranks)}, [texts[code] for code in files]
 
@@ -140,20 +136,20 @@ def _write_commands(archive: zipfile.ZipFile, log: OpLog, templates: dict[Templa
             for part in range(2)
         ],
     ]
-    _write_table(archive, COMMANDS, _table(columns, COMMAND_SCHEMA))
+    write_table(archive, COMMANDS, _table(columns, COMMAND_SCHEMA))
 
 
 def _write_hosts(archive: zipfile.ZipFile, log: OpLog) -> None:
     spans = log.host_spans
     columns = [[getattr(span, name) for span in spans] for name in HOST_SCHEMA.names]
-    _write_table(archive, HOSTS, _table(columns, HOST_SCHEMA))
+    write_table(archive, HOSTS, _table(columns, HOST_SCHEMA))
     rank, end_ps, after = (log.plain_waits[first::3] for first in range(3))
     waits = [rank, end_ps, [log.number_of(each) for each in after]]
-    _write_table(archive, WAITS, _table(waits, WAIT_SCHEMA))
+    write_table(archive, WAITS, _table(waits, WAIT_SCHEMA))
     woken = [[each[part] for each in log.woken] for part in range(3)]
-    _write_table(archive, WOKEN, _table(woken, WOKEN_SCHEMA))
+    write_table(archive, WOKEN, _table(woken, WOKEN_SCHEMA))
     ranges = [[getattr(each, name) for each in log.host_ranges] for name in RANGE_SCHEMA.names]
-    _write_table(archive, RANGES, _table(ranges, RANGE_SCHEMA))
+    write_table(archive, RANGES, _table(ranges, RANGE_SCHEMA))
 
 
 def _table(columns: Sequence[Any], schema: pa.Schema) -> pa.Table:
@@ -172,7 +168,7 @@ def _write_sources(archive: zipfile.ZipFile, files: Sequence[str]) -> list[str]:
     """Write the source files that can still be read, and return their paths."""
     texts = source_texts(files)
     for number, text in enumerate(texts.values()):
-        _write_part(archive, f"{SOURCES}{number}", text.encode())
+        write_part(archive, f"{SOURCES}{number}", text.encode())
     return list(texts)
 
 

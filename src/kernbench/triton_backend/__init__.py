@@ -16,7 +16,7 @@ import triton  # noqa: F401
 
 if TYPE_CHECKING:
     from kernbench.triton_backend.activation import activate, announced_target, check_announced
-    from kernbench.triton_backend.binary import KernelBinary, TcmExhaustedError
+    from kernbench.triton_backend.binary import KernelBinary, TcmExhaustedError, build_binary
     from kernbench.triton_backend.compiler import compile_target
     from kernbench.triton_backend.launch_errors import around_launches
     from kernbench.triton_backend.launcher import CompiledLauncher, DeviceRates, Launcher
@@ -31,6 +31,7 @@ __all__ = [
     "activate",
     "announced_target",
     "around_launches",
+    "build_binary",
     "cache_remarks",
     "check_announced",
     "compile_target",
@@ -45,6 +46,7 @@ _HOME = {
     "activate": "activation",
     "announced_target": "activation",
     "around_launches": "launch_errors",
+    "build_binary": "binary",
     "cache_remarks": "sound_cache",
     "check_announced": "activation",
     "compile_target": "compiler",

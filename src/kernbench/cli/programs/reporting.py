@@ -7,12 +7,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from kernbench.cli.console.interrupt import interruptible
 from kernbench.cli.console.progress import is_terminal, progress
 from kernbench.cli.console.streams import ends_without_reader
-from kernbench.cli.options import ProgramOptions
 from kernbench.errors import MachineError, OutputError, UnknownNameError, UsageError
 from kernbench.outputs import Outputs
 
@@ -30,6 +29,28 @@ SHOWN_KERNELS = 4
 """Of those with the longest times, whose lines are shown."""
 COLUMNS_OF_FILES = 160
 """Columns of a report in a file, where names of operations need not be cut."""
+
+
+class ReportOptions(Protocol):
+    """What is asked of a run's report: the files that are written, and what is shown."""
+
+    @property
+    def program(self) -> str: ...
+
+    @property
+    def save(self) -> str | None: ...
+
+    @property
+    def log(self) -> str | None: ...
+
+    @property
+    def trace(self) -> str | None: ...
+
+    @property
+    def json(self) -> str | None: ...
+
+    @property
+    def lines(self) -> bool: ...
 
 
 def guarded(action: Callable[[], int], debug: bool, *, usage: bool = False) -> int:
@@ -82,9 +103,7 @@ def _report_failure(error: BaseException, debug: bool) -> int:
     return FAILED
 
 
-def make_room(
-    options: ProgramOptions, machine: str | None, inputs: Iterable[str | Path]
-) -> Outputs:
+def make_room(options: ReportOptions, machine: str | None, inputs: Iterable[str | Path]) -> Outputs:
     """Reserve the files that a run will write; none may be the ``machine``'s or of ``inputs``.
 
     Raises:
@@ -154,7 +173,7 @@ def imported() -> list[str]:
 
 
 def run_and_report(
-    context: RuntimeContext, options: ProgramOptions, outputs: Outputs, work: Callable[[], int]
+    context: RuntimeContext, options: ReportOptions, outputs: Outputs, work: Callable[[], int]
 ) -> int:
     """Do ``work`` inside a run, then write and print its report.
 
@@ -167,6 +186,8 @@ def run_and_report(
 
     json_only = options.json == STDOUT
     log, machine = context.op_log, context.machine
+    if "--save" in outputs:
+        context.keep_actions()
 
     def describe() -> str:
         return f"{format_ns(context.run.simulation.now_ps / 1000)} simulated, {len(log)} launches"
@@ -215,7 +236,7 @@ def _write(
     outputs.refuse(imported())
     if "--save" in outputs:
         with outputs.writing("--save") as file:
-            save_run(file, log, machine, report, program=program)
+            save_run(file, log, machine, report, program=program, actions=context.run.actions())
         path = outputs.path_of("--save")
         said.append(f"run: {path} (kernbench why {path} says where its time went)")
     if "--log" in outputs:

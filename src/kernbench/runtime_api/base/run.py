@@ -16,6 +16,7 @@ from kernbench.kernel_time import StrandCosts, TimedStrands
 from kernbench.links import Network
 from kernbench.op_log import OpLog
 from kernbench.replay import OutsideReads
+from kernbench.runtime_api.base.actions import Action, Keeper
 from kernbench.runtime_api.base.device_costs import TransferTemplates
 from kernbench.runtime_api.base.devices import Devices
 from kernbench.runtime_api.base.ordering import Ordering, touches_of
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from kernbench.clock import StreamCommand
     from kernbench.runtime_api.base.transfers import DeviceCommand
     from kernbench.runtime_api.memory.storage import View
+    from kernbench.saved import Actions
 
 
 class Run:
@@ -91,6 +93,16 @@ class Run:
         self.has_symmetric = False
         """Whether ranks have shared memory with each other."""
         self._num_tensors = 0
+        self.keeper: Keeper | None = None
+        """Collects what the program does, so that it can be done again on another machine."""
+        self.actions_of: Callable[[], Actions] | None = None
+        """Returns what is done in this run, where that is known without a keeper."""
+
+    def actions(self) -> Actions | None:
+        """Return what the program has done, to be saved; None if that was not collected."""
+        if self.actions_of is not None:
+            return self.actions_of()
+        return None if self.keeper is None else self.keeper.kept(self.devices.queues)
 
     @cached_property
     def network(self) -> Network:
@@ -148,10 +160,13 @@ class Run:
             state.probe.time_ps += command.template.duration_ps
             command.callbacks = None  # type: ignore[assignment]  # SimPy's sign for "over"
             return command
+        queue = self.queue_for(command.sip_id)
+        if self.keeper is not None:
+            self.keeper.transfers(command, queue, state.sip_id)
         self.pass_launch_time(state, command.label)
         if command.target is not None:
             command.target.last_writer = command
-        self.enqueue(self.queue_for(command.sip_id), command)
+        self.enqueue(queue, command)
         if self.ordering is not None:
             self._note(command, writes, reads)
         return command
@@ -194,6 +209,8 @@ class Run:
         What a host read needs anyway does not order the program's own operations.
         """
         simulation = self.simulation
+        if self.keeper is not None:
+            self.keeper.waits(Action.BLOCK, handle)
         since_ps = simulation.now_ps
         simulation.wait(handle)
         handle.waited_for()
@@ -212,6 +229,8 @@ class Run:
 
     def poll(self, handle: Handle) -> bool:
         """Return whether ``handle`` has ended; polling too early costs a launch's host time."""
+        if self.keeper is not None:
+            self.keeper.asks(handle, self.rank_state.sip_id)
         if not handle.done:
             sip = self.machine.sip_at(self.rank_state.sip_id)
             self.simulation.idle(sip.host_launch_ps, f"a query whether {handle.label} has ended")
@@ -235,9 +254,19 @@ class Run:
         Raises:
             DeadlockError: Ranks wait for something that cannot come.
         """
+        self.complete()
+        self.replay_queue.drain()
+
+    def complete(self) -> None:
+        """Complete everything in flight. Main only; idempotent.
+
+        Raises:
+            DeadlockError: Ranks wait for something that cannot come.
+        """
+        if self.keeper is not None:
+            self.keeper.put(Action.DRAIN)
         self.simulation.drain()
         self.devices.raise_unseen()
-        self.replay_queue.drain()
 
     def next_tensor_name(self) -> str:
         """Return a name for a tensor that the program did not name."""

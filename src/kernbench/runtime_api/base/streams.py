@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kernbench.clock import Handle, Stream, StreamCommand
 from kernbench.errors import UsageError
+from kernbench.runtime_api.base.actions import Action
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.base.run import Run
@@ -87,6 +88,8 @@ class DeviceStream:
         run, awaited = self._run, event.handle
         if awaited is None:
             return
+        if run.keeper is not None:
+            run.keeper.waits(Action.STREAM_WAITS, awaited, run.keeper.stream(self.queue))
         if run.ordering is not None:
             run.ordering.stream_waits(run.rank_state, self.queue, awaited)
         if not awaited.done:
@@ -95,6 +98,9 @@ class DeviceStream:
     def wait_handle(self, handle: Handle) -> Handle:
         """Make later commands wait for a handle; the host continues. Returns the wait's handle."""
         run, waiting = self._run, WaitFor(self._run, handle)
+        if run.keeper is not None:
+            place = run.keeper.stream(self.queue)
+            run.keeper.waits_behind(waiting, handle, place)
         if run.ordering is not None:
             run.ordering.stream_waits(run.rank_state, self.queue, handle)
         run.enqueue(self.queue, waiting)
@@ -117,7 +123,10 @@ class Event:
         """Capture all that is on a stream now, by default the current one."""
         run = self._run
         self.handle = Marker(run.simulation.env, "an event")
-        run.enqueue((run.current_stream() if stream is None else stream).queue, self.handle)
+        queue = (run.current_stream() if stream is None else stream).queue
+        if run.keeper is not None:
+            run.keeper.makes(self.handle, Action.MARK, run.keeper.stream(queue))
+        run.enqueue(queue, self.handle)
 
     def wait(self, stream: DeviceStream | None = None) -> None:
         """Make a stream, by default the current one, wait for the event."""

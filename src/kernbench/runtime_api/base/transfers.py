@@ -41,7 +41,7 @@ class DeviceCommand(StreamCommand):
         """The buffer that is written, or None."""
         if template.name in ("fill", "copy"):
             self.engine = run.devices.sip(sip_id).pes
-        self._stream = run.queue_for(sip_id).name
+        self.stream = run.queue_for(sip_id).name
         self.addresses = addresses
         self._record = record
 
@@ -63,7 +63,7 @@ class DeviceCommand(StreamCommand):
             self.sip_id,
             self.start_ps,
             self.end_ps,
-            self._stream,
+            self.stream,
             self.after,
             self.addresses,
         )

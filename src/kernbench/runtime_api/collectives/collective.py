@@ -76,6 +76,15 @@ class Collective:
         if self._error is None and not waiting:
             self._ready(work)
 
+    def described(self) -> dict[str, Any]:
+        """Return what it takes to make it again."""
+        return {
+            "title": self.title,
+            "ranks": self._ranks,
+            "timeout_ps": self._timeout_ps,
+            "call": self.call,
+        }
+
     @property
     def is_complete(self) -> bool:
         """Whether every rank has arrived."""
@@ -126,6 +135,8 @@ class Collective:
     def fail(self, error: KernbenchError) -> None:
         """End every rank's part with an error."""
         self._error = error
+        if self._run.keeper is not None:
+            self._run.keeper.refused[f"{self.title} failed: {type(error).__name__}"] = None
         self._run.simulation.idling.met(self)
         for work in self.parts():
             work.end_with(error)

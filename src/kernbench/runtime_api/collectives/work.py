@@ -212,8 +212,18 @@ class Work(Part):
     def _touch_cache(self) -> None:
         """Note what the collective reads and writes in the cache of the rank's SIP."""
         cache = self._run.devices.sip(self.sip_id).cache
-        for buffer, (start, end), _ in reversed(self._spans):
-            cache.touch(buffer.address + start, buffer.address + end)
+        touched = self.touched
+        for start, end in zip(touched[::2], touched[1::2], strict=True):
+            cache.touch(start, end)
+
+    @property
+    def touched(self) -> tuple[int, ...]:
+        """The first address and the one after the last of each span that it uses, in a row."""
+        return tuple(
+            buffer.address + place
+            for buffer, (start, end), _ in reversed(self._spans)
+            for place in (start, end)
+        )
 
     def conflicts(self, buffer: Buffer, span: Span, writes: bool) -> bool:
         """Return whether an access to bytes of a buffer would race with the collective."""

@@ -15,6 +15,7 @@ from kernbench.commands import Tf32
 from kernbench.dtypes import DType, TorchNames
 from kernbench.errors import UsageError
 from kernbench.hardware import Machine
+from kernbench.runtime_api.base.actions import Keeper
 from kernbench.runtime_api.base.launch_attributes import LaunchAttributes
 from kernbench.runtime_api.base.run import Run
 from kernbench.runtime_api.front import factories
@@ -193,6 +194,15 @@ class RuntimeContext(TorchNames):
         """The record of all commands so far."""
         return self.run.op_log
 
+    def keep_actions(self) -> None:
+        """Keep what the program does, so that a saved run can be retimed; before it does anything.
+
+        What was kept is ``actions=torch.run.actions()`` of :func:`kernbench.saved.save_run`.
+        """
+        if self.run.actions_of is None:
+            self.run.keeper = Keeper(self.run.simulation)
+            self.run.keeper.about["tf32"] = self.launcher.engine.tf32
+
     def wait(self, handle: Handle) -> None:
         """Block the current rank until ``handle`` has ended, and raise its error if it failed.
 
@@ -282,8 +292,7 @@ class RuntimeContext(TorchNames):
         from kernbench.report import ShownReport, build_report
 
         if self.run.simulation.running is None:
-            self.run.simulation.drain()
-            self.run.devices.raise_unseen()
+            self.run.complete()
         report = build_report(
             self.op_log,
             self.machine,

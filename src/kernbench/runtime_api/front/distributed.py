@@ -485,6 +485,8 @@ class Distributed(Groups):
                     "take contiguous tensors, use contiguous()"
                 )
         site = user_site()
+        if run.keeper is not None:
+            run.keeper.host_launch(signature.op, state.sip_id)
         run.pass_launch_time(state, signature.op)
         return Work(run, signature, inputs, outputs, site, sent, taken)
 
@@ -501,6 +503,9 @@ class Distributed(Groups):
         if before is not None:
             after.append(before)
         state.channel_tails[channel] = work
+        if self._run.keeper is not None:
+            queue = self._run.queue_for(state.sip_id)
+            self._run.keeper.arrives(meeting, position, work, channel, queue, work.touched)
         meeting.arrive(position, work, after)
 
     def _finish(self, work: Work, async_op: bool) -> Work | None:

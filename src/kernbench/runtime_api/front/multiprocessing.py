@@ -75,6 +75,8 @@ class SpawnContext:
                     rank, _body(fn, rank, args), self._rank_ended, state, carrier_of(rank)
                 )
             )
+        if self._run.keeper is not None:
+            self._run.keeper.spawns(self, self._ranks, self._spawn_id)
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
         """Run until every rank has returned; returns True. Timeouts are accepted and ignored.
@@ -87,6 +89,8 @@ class SpawnContext:
             return True
         self._joined = True
         simulation = self._run.simulation
+        if self._run.keeper is not None:
+            self._run.keeper.joins(self)
         deadlock: DeadlockError | None = None
         try:
             if self._num_alive:

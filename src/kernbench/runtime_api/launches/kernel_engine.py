@@ -57,6 +57,7 @@ class KernelEngine:
         outside: OutsideReads | None = None,
     ) -> None:
         self._machine = machine
+        self.tf32 = tf32
         self.outside = outside
         """Collects loads outside of a tensor, which read zeros then; None makes them errors."""
         passes = {each: machine.sip.float32_passes(each)[0] for each in IN_FLOAT32}

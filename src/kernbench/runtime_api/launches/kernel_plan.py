@@ -41,7 +41,7 @@ class KernelPlan:
     ) -> None:
         self.kernel = kernel
         self.trace = trace
-        self._grid, self._ints = grid, ints
+        self.grid, self.ints = grid, ints
         self.templates: dict[Any, Template] = {}
         """By machine state; the launcher makes the keys."""
         self.size_bytes = trace_bytes(trace)
@@ -85,12 +85,12 @@ class KernelPlan:
     @cached_property
     def arguments(self) -> Arguments:
         """Its integers and constants, by parameter name."""
-        return self.kernel.arguments(self._ints)
+        return self.kernel.arguments(self.ints)
 
     @cached_property
     def live(self) -> LivePlan:
         """The same launch, run on data as time passes."""
-        return LivePlan(self.kernel, self._grid, self._ints, None)
+        return LivePlan(self.kernel, self.grid, self.ints, None)
 
 
 class KernelEntry:
@@ -149,7 +149,12 @@ class KernelEntry:
         self, engine: KernelEngine, grid: Grid, args: tuple[Any, ...]
     ) -> KernelPlan | LivePlan:
         """Return a new plan for a grid and arguments."""
-        ints = self._ints(args)
+        return self.plan_of(engine, grid, self._ints(args))
+
+    def plan_of(
+        self, engine: KernelEngine, grid: Grid, ints: Mapping[int, int]
+    ) -> KernelPlan | LivePlan:
+        """Return a new plan for a grid and integers by parameter."""
         try:
             trace = engine.evaluate(self.binary, grid, ints)
         except NeedsDataError as reason:

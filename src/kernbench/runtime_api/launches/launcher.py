@@ -16,6 +16,7 @@ from kernbench.runtime_api.launches.argument_errors import (
     pointer_argument,
     refuse_out_of_bounds,
 )
+from kernbench.runtime_api.launches.kept_launches import describe_launch
 from kernbench.runtime_api.launches.kept_plans import KeptPlans
 from kernbench.runtime_api.launches.kernel_engine import Grid, KernelEngine, Policies
 from kernbench.runtime_api.launches.kernel_plan import KernelEntry, KernelPlan
@@ -69,7 +70,7 @@ class KernelLaunch(StreamCommand):
         self._plan = plan
         self._policies = policies
         self._attributes = attributes
-        self._addresses = addresses
+        self.addresses = addresses
         self._tables = tables
         self._params = params
         self._rank = state.rank
@@ -80,7 +81,7 @@ class KernelLaunch(StreamCommand):
 
     def begin(self) -> int:
         plan = self._plan
-        held = meet_operands(self._sip.cache, plan.operands, self._addresses)
+        held = meet_operands(self._sip.cache, plan.operands, self.addresses)
         template = self._launcher.template(
             plan, self._policies, self._sip_id, self.label, self._attributes, held, self.queued,
             self._tables,
@@ -99,7 +100,7 @@ class KernelLaunch(StreamCommand):
             self.end_ps,
             self.queue.name,
             self.after,
-            self._addresses,
+            self.addresses,
         )
         if run.has_data:
             record = self._launcher.record(
@@ -186,6 +187,9 @@ class KernelLauncher:
         launch = KernelLaunch(
             self, plan, policies, tuple(addresses), params, state, name, attributes, tables
         )
+        if run.keeper is not None:
+            launched = (plan, policies, name, state.launch_attributes, tables)
+            run.keeper.launches(launch, launched, describe_launch, state.sip_id)
         run.pass_launch_time(state, name)
         for buffer in written:
             buffer.last_writer = launch
@@ -223,12 +227,15 @@ class KernelLauncher:
         launch = LiveLaunch(
             run, self.engine, plan, policies, addresses, params, reach, state, name, executed
         )
+        queue = run.queue_for(state.sip_id)
+        if run.keeper is not None:
+            run.keeper.decides_by_data(launch, queue, state.sip_id)
         run.pass_launch_time(state, name)
         for buffer in (*written, *reach.written):
             buffer.last_writer = launch
         known.keep(written, launch)
         state.last_launch = launch
-        run.enqueue(run.queue_for(state.sip_id), launch)
+        run.enqueue(queue, launch)
         if host:
             run.wait(launch)
 
@@ -247,6 +254,8 @@ class KernelLauncher:
         if paced is None:
             return False
         launch = build_paced(self, paced, state, policies, addresses, params, name)
+        if run.keeper is not None:
+            run.keeper.refused[f"kernel {name} communicates with other SIPs while it runs"] = None
         run.pass_launch_time(state, name)
         for buffer in launch.writes:
             buffer.last_writer = launch
@@ -360,6 +369,8 @@ class KernelLauncher:
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         """Return the modeled device time of what ``fn`` launches; no clock moves, no data."""
         state = self.run.rank_state
+        if self.run.keeper is not None:
+            self.run.keeper.asked["measurements of kernels (autotuning)"] += 1
         outer, probe = state.probe, Probe()
         state.probe = probe
         try:

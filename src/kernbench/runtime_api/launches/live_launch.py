@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 from kernbench.clock import StreamCommand
 from kernbench.errors import NeedsDataError, NoDataError
 from kernbench.kernel_ir import ABSOLUTE, written_params
-from kernbench.kernel_time import cached_shares, gathered_params, kernel_operands, meet_operands
+from kernbench.kernel_time import (
+    KernelOperand,
+    cached_shares,
+    gathered_params,
+    kernel_operands,
+    meet_operands,
+)
 from kernbench.memory import Buffer
 from kernbench.replay import PointerArg
 from kernbench.runtime_api.launches.addresses import buffer_at
@@ -205,6 +211,8 @@ class LiveLaunch(StreamCommand):
         self._rank = state.rank
         self._sip_id = state.sip_id
         self._template: Template | None = None
+        self.met: tuple[tuple[KernelOperand, ...], list[int]] = ((), [])
+        """What it used of memory, in a run whose actions are kept."""
         self.engine = run.devices.sip(state.sip_id).pes
         self._stream = run.queue_for(state.sip_id).name
 
@@ -213,6 +221,8 @@ class LiveLaunch(StreamCommand):
         executed, self._executed = self._executed or self._execute(), None
         self._addresses += [pointer.buffer.address for pointer in executed.reached]
         operands = kernel_operands(executed.trace)
+        if run.keeper is not None:
+            self.met = (operands, self._addresses)
         held = meet_operands(run.devices.sip(self._sip_id).cache, operands, self._addresses)
         cached = cached_shares(operands, held)
         tables = tables_of(gathered_params(executed.trace), executed.pointers)

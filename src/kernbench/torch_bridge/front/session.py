@@ -27,6 +27,8 @@ class Session:
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        if run.keeper is not None:
+            run.keeper.refused["PyTorch programs are not kept yet"] = None
         self.stores: dict[str, Any] = {}
         """Keys and values of each store, by its address or file."""
         self.groups: dict[tuple[int, str], ProcessGroup] = {}

@@ -1,0 +1,76 @@
+"""``kernbench retime``: a saved run on another machine, without its program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from kernbench.cli import options as given
+from kernbench.cli.programs.reporting import DONE, guarded, make_room, run_and_report
+from kernbench.cli.registry import options_command
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetimeOptions(given.SavedRunOptions):
+    """What ``kernbench retime`` was given."""
+
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Machine: a preset, NAME:SIPS, or a YAML file; the run's, if it is not given.",
+        ),
+    ] = None
+    settings: given.Set = None
+    log: given.Log = None
+    trace: given.Trace = None
+    json: given.Json = None
+    save: given.Save = None
+    lines: given.Lines = False
+    program: str = ""
+
+
+PLACE = 23
+app = typer.Typer()
+
+
+@options_command(app, "retime")
+def _retime(context: typer.Context, options: RetimeOptions) -> int:
+    """Time a saved run on another machine, or with keys of its machine changed.
+
+    The program is not needed: what its ranks launched, moved and waited for is scheduled anew,
+    each kernel and collective as that machine takes it. Decisions of the program stay as they
+    were.
+    """
+    return retime(options)
+
+
+def retime(options: RetimeOptions) -> int:
+    """Retime a run, print and write its report, and return the exit status."""
+
+    def start() -> int:
+        from dataclasses import replace
+
+        from kernbench.retime import Retiming
+        from kernbench.saved import load_run
+
+        saved = load_run(options.run)
+        name = saved.machine if options.machine is None else options.machine
+        ranks = None if options.machine is None else saved.ranks
+        machine, changes = given.load_changed(name, ranks, options.settings)
+        with make_room(options, options.machine, [options.run]) as outputs:
+            retiming = Retiming(saved, machine)
+            context = retiming.context
+            context.run.remarks.append(lambda: changes)
+
+            def work() -> int:
+                retiming.work()
+                return DONE
+
+            asked = replace(options, program=saved.program)
+            return guarded(lambda: run_and_report(context, asked, outputs, work), options.debug)
+
+    return guarded(start, options.debug, usage=True)

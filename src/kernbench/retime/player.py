@@ -1,0 +1,304 @@
+"""Does what the ranks of a saved run did, rank by rank, in a run of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kernbench.clock import StreamCommand, UserSite, on_greenlet
+from kernbench.errors import UsageError
+from kernbench.kernel_time import KernelOperand, meet_operands
+from kernbench.runtime_api import (
+    Action,
+    Collective,
+    DeviceCommand,
+    KernelEntry,
+    KernelLaunch,
+    Marker,
+    Part,
+    RuntimeContext,
+    Signature,
+    SpawnContext,
+    WaitFor,
+    launch_of,
+)
+
+if TYPE_CHECKING:
+    from kernbench.clock import Handle, Stream
+    from kernbench.collectives import Schedule
+    from kernbench.op_log import Template
+    from kernbench.runtime_api import RankState
+    from kernbench.saved import Actions
+
+ON_HANDLES = frozenset((Action.BLOCK, Action.POLL, Action.STREAM_WAITS, Action.STREAM_IS_BEHIND))
+"""The actions whose first two numbers are a handle."""
+_WIDTH = 4
+
+
+class NamedElements(NamedTuple):
+    """What a collective needs to know of an element type."""
+
+    name: str
+    itemsize: int
+
+
+class KeptLaunch(StreamCommand):
+    """A kernel that decides by data: it takes as long as it did."""
+
+    def __init__(self, player: Player, given: Mapping[str, Any], queue: Stream) -> None:
+        run, state = player.run, player.run.rank_state
+        super().__init__(run.simulation.env, given["name"])
+        self._run, self._queue = run, queue
+        self._template = player.template_of(given["launch"])
+        self._operands = [KernelOperand(*each) for each in given["operands"]]
+        self._addresses = tuple(given["addresses"])
+        self._rank, self._sip_id = state.rank, queue.sip_id
+        self._sip = run.devices.sip(queue.sip_id)
+        self.engine = self._sip.pes
+
+    def begin(self) -> int:
+        meet_operands(self._sip.cache, self._operands, self._addresses)
+        self.hbm_ps = self._template.hbm_ps
+        return self._template.duration_ps
+
+    def finish(self) -> None:
+        self.ended_by = self._run.recorder.command(
+            self._template, self._rank, self._sip_id, self.start_ps, self.end_ps,
+            self._queue.name, self.after, self._addresses,
+        )  # fmt: skip
+
+
+class PlayedPart(Part):
+    """A rank's part in a collective, without tensors."""
+
+    spans: tuple[int, ...] = ()
+    """First addresses, and those after the last, of what it uses of the cache."""
+
+    def record(self, schedule: Schedule, parts: Sequence[Part]) -> None:
+        for part in parts:
+            assert isinstance(part, PlayedPart)
+            cache = self._run.devices.sip(part.sip_id).cache
+            spans = iter(part.spans)
+            for start, end in zip(spans, spans, strict=True):
+                cache.touch(start, end)
+
+
+class Player:
+    """A run that does what another one did."""
+
+    def __init__(
+        self,
+        context: RuntimeContext,
+        actions: Actions,
+        template_of: Callable[[int], Template],
+    ) -> None:
+        self.context, self.run = context, context.run
+        self.template_of = template_of
+        """Returns how a command of the saved run ran, by its launch id."""
+        given = actions.described
+        self._works, self._texts = given["works"], given["texts"]
+        self._tuples: list[tuple[int, ...]] = list(map(tuple, given["tuples"]))
+        self._streams = self._make_streams(given["streams"])
+        self._meeting_of = given["meetings"]
+        self._meetings: dict[int, Collective] = {}
+        self._actors = actions.actors
+        self._wanted = _wanted(actions)
+        self._handles: dict[tuple[int, int], Handle] = {}
+        self._spawns: list[SpawnContext] = []
+        self._entries: dict[int, KernelEntry] = {}
+        self._launches: dict[int, Any] = {}
+        self._signatures: dict[int, Signature] = {}
+        self.kept = dict.fromkeys(
+            each["name"] for each in self._works if each["kind"] == "decided by data"
+        )
+        """Names of kernels that take as long as they did."""
+        self.kept_launches: list[tuple[int, KeptLaunch]] = []
+        """Their launches, with the numbers of their works."""
+        self.do: dict[int, Callable[[RankState, int, int, int], Handle | None]] = {
+            Action.LAUNCH: self._launch,
+            Action.TRANSFER: self._transfer,
+            Action.KEPT_LAUNCH: self._launch_kept,
+            Action.HOST_LAUNCH: self._spend_launch,
+            Action.BLOCK: self._block,
+            Action.POLL: self._poll,
+            Action.MARK: self._mark,
+            Action.STREAM_WAITS: self._let_stream_wait,
+            Action.STREAM_IS_BEHIND: self._put_stream_behind,
+            Action.ARRIVE: self._arrive,
+            Action.BIND: self._bind,
+            Action.SPAWN: self._spawn,
+            Action.JOIN: self._join,
+            Action.DRAIN: self._drain,
+        }
+
+    def play(self, number: int = 0) -> None:
+        """Do what an actor did; number 0 is main, which starts the others."""
+        actor, do, state = self._actors[number], self.do, self.run.rank_state
+        wanted = self._wanted.get(number, set())
+        values = iter(actor.values)
+        for place, (action, a, b, c) in enumerate(zip(*[values] * _WIDTH, strict=True)):
+            made = do[action](state, a, b, c)
+            if place in wanted:
+                assert made is not None
+                self._handles[number, place] = made
+
+    def _make_streams(self, given: Sequence[Sequence[int]]) -> list[Stream]:
+        devices, machine = self.run.devices, self.run.machine
+        most = max((sip for sip, _ in given), default=0)
+        if most >= machine.num_sips:
+            raise UsageError(
+                f"the run used SIP {most}, but machine {machine.name} has {machine.num_sips} SIPs "
+                f"(0 to {machine.num_sips - 1}); name a larger one (--machine NAME:{most + 1})"
+            )
+        for sip, index in sorted(map(tuple, given)):
+            while len(devices.queues(sip)) <= index:
+                devices.add_queue(sip)
+        return [devices.queues(sip)[index] for sip, index in given]
+
+    def _handle(self, actor: int, place: int) -> Handle:
+        found = self._handles.get((actor, place))
+        if found is None:
+            raise UsageError(
+                "the run cannot be done again on this machine: a rank waits for what another one "
+                "has not begun, as ranks pass events to each other in Python"
+            )
+        return found
+
+    def _launch(self, state: RankState, work: int, addresses: int, stream: int) -> Handle:
+        launched = self._launches.get(work)
+        launcher = self.context.launcher
+        run, queue = self.run, self._streams[stream]
+        if launched is None:
+            launched = launch_of(launcher.engine, self._entries, self._texts, self._works[work])
+            plan = launched[0]
+            plan.kernel.binary.check_room(launcher)
+            launcher.engine.check(plan.trace, queue.sip_id)
+            self._launches[work] = launched
+        plan, policies, name, attributes, tables = launched
+        launch = KernelLaunch(
+            launcher, plan, policies, self._tuples[addresses], (), state, name, attributes, tables
+        )
+        launch.queue = queue
+        run.pass_launch_time(state, name)
+        run.enqueue(queue, launch)
+        return launch
+
+    def _transfer(self, state: RankState, work: int, addresses: int, stream: int) -> Handle:
+        run, given, queue = self.run, self._works[work], self._streams[stream]
+        template = run.transfers.build(given["name"], given["sip"], given["bytes"])
+        command = DeviceCommand(run, given["sip"], template, None, self._tuples[addresses])
+        command.stream = queue.name
+        run.pass_launch_time(state, command.label)
+        run.enqueue(queue, command)
+        return command
+
+    def _launch_kept(self, state: RankState, work: int, _: int, stream: int) -> Handle:
+        queue = self._streams[stream]
+        launch = KeptLaunch(self, self._works[work], queue)
+        self.kept_launches.append((work, launch))
+        self.run.pass_launch_time(state, launch.label)
+        self.run.enqueue(queue, launch)
+        return launch
+
+    def _spend_launch(self, state: RankState, work: int, _: int, __: int) -> None:
+        self.run.pass_launch_time(state, self._works[work]["name"])
+
+    def _block(self, state: RankState, actor: int, place: int, _: int) -> None:
+        self.run.block_on(self._handle(actor, place))
+
+    def _poll(self, state: RankState, actor: int, place: int, _: int) -> None:
+        self.run.poll(self._handle(actor, place))
+
+    def _mark(self, state: RankState, stream: int, _: int, __: int) -> Handle:
+        marker = Marker(self.run.simulation.env, "an event")
+        self.run.enqueue(self._streams[stream], marker)
+        return marker
+
+    def _let_stream_wait(self, state: RankState, actor: int, place: int, stream: int) -> None:
+        awaited = self._handle(actor, place)
+        if not awaited.done:
+            self.run.enqueue(self._streams[stream], WaitFor(self.run, awaited))
+
+    def _put_stream_behind(self, state: RankState, actor: int, place: int, stream: int) -> Handle:
+        awaited = self._handle(actor, place)
+        waiting = WaitFor(self.run, awaited)
+        self.run.enqueue(self._streams[stream], waiting)
+        if isinstance(awaited, PlayedPart):
+            awaited.spans = ()
+        return waiting
+
+    def _arrive(self, state: RankState, meeting: int, work: int, spans: int) -> Handle:
+        given = self._works[work]
+        part = self.part_of(work, given)
+        part.spans = self._tuples[spans]
+        after: list[Handle] = []
+        tail = self._streams[given["stream"]].tail
+        if tail is not None:
+            after.append(tail)
+        before = state.channel_tails.get(given["channel"])
+        if before is not None:
+            after.append(before)
+        state.channel_tails[given["channel"]] = part
+        self.meet(meeting).arrive(given["position"], part, after)
+        return part
+
+    def meet(self, meeting: int) -> Collective:
+        """Return a collective by its number."""
+        found = self._meetings.get(meeting)
+        if found is None:
+            given = self._meeting_of[meeting]
+            found = self._meetings[meeting] = Collective(
+                self.run, given["title"], tuple(given["ranks"]), given["timeout_ps"], given["call"]
+            )
+        return found
+
+    def part_of(self, work: int, given: Mapping[str, Any]) -> PlayedPart:
+        """Return a new part of the calling rank."""
+        signature = self._signatures.get(work)
+        if signature is None:
+            dtype = given["dtype"]
+            signature = self._signatures[work] = Signature(
+                op=given["op"],
+                shapes=tuple(map(tuple, given["shapes"])),
+                dtype=None if dtype is None else NamedElements(*dtype),
+                reduce_op=given["reduce_op"],
+                root=given["root"],
+                algorithm=given["algorithm"],
+                num_elements=given["num_elements"],
+                protocol=given["protocol"],
+                called=given["name"],
+            )
+        part = PlayedPart(
+            self.run,
+            signature,
+            UserSite(*given["site"]),
+            tuple(given["sent"]),
+            tuple(given["taken"]),
+        )
+        part.sip_id, part.called = given["sip"], given["called"]
+        return part
+
+    def _bind(self, state: RankState, sip: int, _: int, __: int) -> None:
+        state.sip_id = sip
+
+    def _spawn(self, state: RankState, first: int, count: int, number: int) -> None:
+        spawn = SpawnContext(self.run, number)
+        self._spawns.append(spawn)
+        spawn.start(lambda rank: self.play(first + rank), (), count, lambda _: on_greenlet)
+
+    def _join(self, state: RankState, spawn: int, _: int, __: int) -> None:
+        self._spawns[spawn].join()
+
+    def _drain(self, state: RankState, _: int, __: int, ___: int) -> None:
+        self.run.simulation.drain()
+
+
+def _wanted(actions: Actions) -> dict[int, set[int]]:
+    """Return for each actor the places of its actions whose handles are waited for."""
+    found: dict[int, set[int]] = {}
+    for actor in actions.actors:
+        values = iter(actor.values)
+        for action, a, b, _ in zip(*[values] * _WIDTH, strict=True):
+            if action in ON_HANDLES:
+                found.setdefault(a, set()).add(b)
+    return found

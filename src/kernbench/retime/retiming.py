@@ -1,0 +1,86 @@
+"""From a saved run and a machine to the run that the same program makes there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kernbench.errors import UsageError
+from kernbench.retime.player import Player
+from kernbench.runtime_api import KernelEngine, RuntimeContext
+
+if TYPE_CHECKING:
+    from kernbench.commands import Tf32
+    from kernbench.hardware import Machine
+    from kernbench.op_log import Template
+    from kernbench.saved import Actions, SavedRun
+
+_MOST_NAMED = 8
+
+
+class Retiming:
+    """A saved run on a machine, about to be done again.
+
+    ``context`` is the run that results; :meth:`work` is to be called inside of it.
+
+    Raises:
+        UsageError: The run was saved without what its ranks did, or something in it cannot be
+            done again.
+    """
+
+    def __init__(self, saved: SavedRun, machine: Machine) -> None:
+        actions = saved.actions
+        if actions is None:
+            raise UsageError(
+                f"{saved.path}: this run was saved without what its ranks did; run the program "
+                "again with --save"
+            )
+        refused = actions.described["refused"]
+        if refused:
+            raise UsageError(f"{saved.path}: this run cannot be retimed: {'; '.join(refused)}")
+        self._saved = saved
+        self._actions = actions
+        self._templates: dict[int, Template] | None = None
+        self._player: Player | None = None
+        tf32: Tf32 = actions.described["tf32"]
+        self.context = RuntimeContext(
+            machine,
+            saved.ranks,
+            data=False,
+            check=False,
+            kernel_engine=KernelEngine(machine, tf32),
+        )
+        run = self.context.run
+        run.remarks.append(self._remarks)
+        run.actions_of = self._actions_again
+
+    def work(self) -> None:
+        """Do what all ranks did."""
+        player = self._player = Player(self.context, self._actions, self._template_of)
+        player.play()
+
+    def _actions_again(self) -> Actions:
+        """Return what is done, to be saved with this run."""
+        described = self._actions.described
+        works = list(described["works"])
+        if self._player is not None:
+            for number, launch in self._player.kept_launches:
+                works[number] = {**works[number], "launch": launch.ended_by}
+        return replace(self._actions, described={**described, "works": works})
+
+    def _template_of(self, launch: int) -> Template:
+        if self._templates is None:
+            self._templates = {each.launch_id: each.template for each in self._saved.log.instances}
+        return self._templates[launch]
+
+    def _remarks(self) -> list[str]:
+        """Return what may be otherwise if the program itself runs on this machine."""
+        found = [
+            f"the program made {count} {what}: what it decides by them, it decides as it did"
+            for what, count in self._actions.described["asked"].items()
+        ]
+        kept = list(self._player.kept) if self._player is not None else []
+        if kept:
+            named = ", ".join(kept[:_MOST_NAMED]) + (", ..." if len(kept) > _MOST_NAMED else "")
+            found.append(f"kernels that decide by data take as long as they did: {named}")
+        return found

@@ -1,0 +1,322 @@
+"""What the program of a run did to its devices, kept so that it can be done again (ADR-0155).
+
+A run without its program: for each rank the launches, copies, collectives and waits in their order,
+and for each of them what it was rather than how long it took. Times that a machine decides are not
+in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from kernbench.saved import Actions, Actor
+
+if TYPE_CHECKING:
+    from kernbench.clock import Handle, Rank, Simulation, Stream
+
+
+class Action(IntEnum):
+    """What an action is; its three numbers are named behind it.
+
+    A *handle* is two numbers: who made it, and by which of its actions.
+    """
+
+    LAUNCH = 0
+    """A kernel: work, addresses, stream."""
+    TRANSFER = 1
+    """A fill or a copy: work, addresses, stream."""
+    KEPT_LAUNCH = 2
+    """A kernel that decides by data: work, addresses, stream."""
+    HOST_LAUNCH = 3
+    """The host's time for a launch: label."""
+    BLOCK = 4
+    """Wait for a handle."""
+    POLL = 5
+    """Ask whether a handle has ended."""
+    MARK = 6
+    """Record an event on a stream: stream."""
+    STREAM_WAITS = 7
+    """Make a stream wait for a handle: handle, stream."""
+    STREAM_IS_BEHIND = 8
+    """The same for a collective that the host then regards as ended: handle, stream."""
+    ARRIVE = 9
+    """Bring a part to a collective: meeting, part, the spans that it uses."""
+    BIND = 10
+    """Take a device as the current one: SIP."""
+    SPAWN = 11
+    """Start ranks: the first one's actor, how many, number of the spawn."""
+    JOIN = 12
+    """Wait for all ranks of a spawn: number of the spawn."""
+    DRAIN = 13
+    """Let everything come to its end."""
+
+
+_LAUNCH = Action.LAUNCH.value
+"""Members of an enumeration take a look-up of their own."""
+
+
+class _Acting:
+    """A rank, or main, and what it has done so far."""
+
+    __slots__ = ("number", "put", "rank", "sip_id", "values")
+
+    def __init__(self, number: int, rank: int) -> None:
+        self.number, self.rank = number, rank
+        self.values: list[int] = []
+        self.put = self.values.extend
+        self.sip_id = rank
+        """Its current device, as far as its actions say."""
+
+
+class Keeper:
+    """Collects the actions of one run, from its start."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._actors: dict[Rank | None, _Acting] = {None: _Acting(0, 0)}
+        self._works: dict[Hashable, int] = {}
+        self._described: list[dict[str, Any]] = []
+        self._texts: dict[Any, int] = {}
+        self._text_of: list[dict[str, Any]] = []
+        self._tuples: dict[tuple[int, ...], int] = {}
+        self._streams: dict[Stream, int] = {}
+        self._meetings: dict[Any, int] = {}
+        self._meeting_of: list[dict[str, Any]] = []
+        self._channels: dict[Hashable, int] = {}
+        self._decided_by_data: list[tuple[dict[str, Any], Any]] = []
+        self._spawns: dict[Any, int] = {}
+        self.about: dict[str, Any] = {}
+        """What holds for all of the run."""
+        self.refused: dict[str, None] = {}
+        """Why it cannot be done again."""
+        self.asked = Counter[str]()
+        """How often the program has looked at what depends on time or on the machine."""
+
+    @property
+    def actor(self) -> _Acting:
+        """Whose code runs now."""
+        running = self._simulation.running
+        found = self._actors.get(running)
+        if found is None:
+            assert running is not None
+            found = self.add_actor(running)
+        return found
+
+    def add_actor(self, rank: Rank) -> _Acting:
+        """Return the actor of a rank that has just been started."""
+        found = self._actors[rank] = _Acting(len(self._actors), rank.rank_id)
+        return found
+
+    def put(self, action: int, a: int = 0, b: int = 0, c: int = 0) -> None:
+        """Note an action of whoever's code runs."""
+        self.actor.put((action, a, b, c))
+
+    def makes(self, handle: Handle, action: int, a: int = 0, b: int = 0, c: int = 0) -> None:
+        """Note an action that makes a handle, for which others may wait."""
+        actor = self._actors.get(self._simulation.running) or self.actor
+        handle.made_by = (actor.number, len(actor.values) >> 2)
+        actor.put((action, a, b, c))
+
+    def waits(self, action: int, handle: Handle, last: int = 0) -> None:
+        """Note an action on a handle."""
+        maker, place = handle.made_by
+        if maker < 0:
+            if handle.done:
+                return
+            self.refused[f"it waits for {handle.describe()}"] = None
+        self.put(action, maker, place, last)
+
+    def waits_behind(self, waiting: Handle, handle: Handle, stream: int) -> None:
+        """Note that a stream waits for a collective, which its rank may then regard as ended."""
+        maker, place = handle.made_by
+        self.makes(waiting, Action.STREAM_IS_BEHIND, maker, place, stream)
+
+    def asks(self, handle: Handle, sip_id: int) -> None:
+        """Note that the program asks whether a handle has ended."""
+        self.is_on(sip_id)
+        self.asked["queries whether something has ended"] += 1
+        self.waits(Action.POLL, handle)
+
+    def is_on(self, sip_id: int) -> None:
+        """Note the current device of whoever's code runs, where it is another one than before."""
+        actor = self.actor
+        if actor.sip_id != sip_id:
+            actor.sip_id = sip_id
+            actor.put((Action.BIND, sip_id, 0, 0))
+
+    def host_launch(self, label: str, sip_id: int) -> None:
+        """Note that a host spends the time of a launch."""
+        self.is_on(sip_id)
+        self.put(Action.HOST_LAUNCH, self.work(label, lambda: {"kind": "host", "name": label}))
+
+    def launches(
+        self,
+        launch: Any,
+        key: tuple[Any, ...],
+        describe: Callable[..., dict[str, Any]],
+        sip_id: int,
+    ) -> None:
+        """Note the launch of a kernel on its queue, at its addresses.
+
+        ``describe`` is called with this and the parts of the key.
+        """
+        # Of all actions the most frequent one: without calls for what is known.
+        actor = self._actors.get(self._simulation.running) or self.actor
+        if actor.sip_id != sip_id:
+            self.is_on(sip_id)
+        work = self._works.get(key)
+        if work is None:
+            work = self.work(key, lambda: describe(self, *key))
+        tuples, streams = self._tuples, self._streams
+        launch.made_by = (actor.number, len(actor.values) >> 2)
+        actor.put(
+            (
+                _LAUNCH,
+                work,
+                tuples.setdefault(launch.addresses, len(tuples)),
+                streams.setdefault(launch.queue, len(streams)),
+            )
+        )
+
+    def decides_by_data(self, launch: Any, queue: Stream, sip_id: int) -> None:
+        """Note the launch of a kernel that decides by data, with the time that it will take."""
+        self.is_on(sip_id)
+        described = {"kind": "decided by data", "name": launch.label}
+        self._decided_by_data.append((described, launch))
+        self._described.append(described)
+        self.makes(launch, Action.KEPT_LAUNCH, len(self._described) - 1, 0, self.stream(queue))
+
+    def transfers(self, command: Any, queue: Stream, sip_id: int) -> None:
+        """Note a fill or a copy."""
+        self.is_on(sip_id)
+        template = command.template
+        key = (template, command.sip_id)
+        work = self.work(key, lambda: {"kind": "transfer", **_moved(template, command.sip_id)})
+        self.makes(
+            command,
+            Action.TRANSFER,
+            work,
+            self.number_of(command.addresses),
+            self.stream(queue),
+        )
+
+    def arrives(
+        self,
+        meeting: Any,
+        position: int,
+        part: Any,
+        channel: Hashable,
+        queue: Stream | None,
+        spans: tuple[int, ...] = (),
+    ) -> None:
+        """Note that a rank brings a part to a collective, behind a stream and a channel."""
+        number = self._meetings.get(meeting)
+        if number is None:
+            number = self._meetings[meeting] = len(self._meeting_of)
+            self._meeting_of.append(meeting.described())
+        stream = -1 if queue is None else self.stream(queue)
+        channel = self._channels.setdefault(channel, len(self._channels))
+        site = (part.site.file, part.site.line)
+        key = (part.signature, part.sent, part.taken, part.called, part.sip_id, site, position,
+               channel, stream)  # fmt: skip
+        work = self.work(key, lambda: _part(part, site, position, channel, stream))
+        self.makes(part, Action.ARRIVE, number, work, self.number_of(spans))
+
+    def spawns(self, spawn: Any, ranks: Sequence[Rank], number: int) -> None:
+        """Note that ranks were started together."""
+        starter = self.actor
+        first = len(self._actors)
+        for rank in ranks:
+            self.add_actor(rank)
+        self._spawns[spawn] = len(self._spawns)
+        starter.put((Action.SPAWN, first, len(ranks), number))
+
+    def joins(self, spawn: Any) -> None:
+        """Note that ranks are waited for."""
+        self.put(Action.JOIN, self._spawns[spawn])
+
+    def work(self, key: Hashable, describe: Callable[[], dict[str, Any]]) -> int:
+        """Return the number of a piece of work, the same one for equal keys."""
+        found = self._works.get(key)
+        if found is None:
+            found = self._works[key] = len(self._described)
+            self._described.append(describe())
+        return found
+
+    def text(self, key: Hashable, describe: Callable[[], dict[str, Any]]) -> int:
+        """Return the number of something large that several works share, as a kernel's text."""
+        found = self._texts.get(key)
+        if found is None:
+            found = self._texts[key] = len(self._text_of)
+            self._text_of.append(describe())
+        return found
+
+    def number_of(self, values: tuple[int, ...]) -> int:
+        """Return the number of a tuple of numbers."""
+        return self._tuples.setdefault(values, len(self._tuples))
+
+    def stream(self, queue: Stream) -> int:
+        """Return the number of a stream."""
+        return self._streams.setdefault(queue, len(self._streams))
+
+    def kept(self, queues_of: Callable[[int], Sequence[Stream]]) -> Actions:
+        """Return everything, to be saved; ``queues_of`` gives the streams of a SIP in order."""
+        for described, launch in self._decided_by_data:
+            if not launch.ended_by:
+                self.refused[f"kernel {launch.label} failed"] = None
+                continue
+            described |= {
+                "launch": launch.ended_by,
+                "addresses": launch.met[1],
+                "operands": [dataclasses.astuple(each) for each in launch.met[0]],
+            }
+        streams = [(each.sip_id, queues_of(each.sip_id).index(each)) for each in self._streams]
+        return Actions(
+            {
+                **self.about,
+                "works": self._described,
+                "texts": self._text_of,
+                "streams": streams,
+                "meetings": self._meeting_of,
+                "tuples": list(self._tuples),
+                "refused": list(self.refused),
+                "asked": dict(self.asked),
+            },
+            [Actor(each.number, each.rank, each.values) for each in self._actors.values()],
+        )
+
+
+def _moved(template: Any, sip_id: int) -> dict[str, Any]:
+    halves = 2 if template.name == "copy" else 1
+    return {"name": template.name, "sip": sip_id, "bytes": template.hbm_bytes // halves}
+
+
+def _part(
+    part: Any, site: tuple[str, int], position: int, channel: int, stream: int
+) -> dict[str, Any]:
+    signature = part.signature
+    dtype = signature.dtype
+    return {
+        "kind": "part",
+        "op": signature.op,
+        "shapes": signature.shapes,
+        "dtype": None if dtype is None else (dtype.name, dtype.itemsize),
+        "reduce_op": signature.reduce_op,
+        "root": signature.root,
+        "algorithm": signature.algorithm,
+        "num_elements": signature.num_elements,
+        "protocol": signature.protocol,
+        "name": signature.called,
+        "sent": part.sent,
+        "taken": part.taken,
+        "called": part.called,
+        "sip": part.sip_id,
+        "site": site,
+        "position": position,
+        "channel": channel,
+        "stream": stream,
+    }

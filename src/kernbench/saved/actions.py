@@ -1,0 +1,85 @@
+"""What the ranks of a run did, as a part of the saved run: from it the run can be done again."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from kernbench.saved.parts import read_table, write_part, write_table
+
+ACTIONS, DESCRIBED = "actions.parquet", "actions.json"
+ACTION_SCHEMA = pa.schema(
+    [("actor", pa.int32()), ("action", pa.int8()), *[(each, pa.int64()) for each in "abc"]]
+)
+"""One row per action, actor by actor and in order; what its numbers mean depends on the action."""
+_WIDTH = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Actor:
+    """A thread of control of a run: a rank, or a thread of one; the first one is main."""
+
+    number: int
+    rank: int
+    values: list[int]
+    """Four numbers for each action: which one it is, and what it is done with."""
+
+
+@dataclass(frozen=True)
+class Actions:
+    """Everything that the ranks of a run did, without what the machine made of it."""
+
+    described: dict[str, Any]
+    """What the numbers of actions stand for."""
+    actors: list[Actor]
+
+
+def write_actions(archive: zipfile.ZipFile, actions: Actions) -> None:
+    """Write the actions of a run as parts of its file."""
+    tables = []
+    for actor in actions.actors:
+        values = np.array(actor.values, dtype=np.int64).reshape(-1, _WIDTH)
+        columns = [np.full(len(values), actor.number), *values.T]
+        tables.append(
+            pa.table(
+                [
+                    pa.array(column, field.type)
+                    for column, field in zip(columns, ACTION_SCHEMA, strict=True)
+                ],
+                schema=ACTION_SCHEMA,
+            )
+        )
+    write_table(archive, ACTIONS, pa.concat_tables(tables).combine_chunks())
+    described = {**actions.described, "actors": [each.rank for each in actions.actors]}
+    write_part(archive, DESCRIBED, json.dumps(described, default=_plain).encode())
+
+
+def read_actions(archive: zipfile.ZipFile) -> Actions | None:
+    """Read the actions of a run; None if it was saved without."""
+    if DESCRIBED not in archive.namelist():
+        return None
+    described = json.loads(archive.read(DESCRIBED))
+    table = read_table(archive, ACTIONS)
+    owners = table["actor"].to_numpy()
+    values = np.stack([table[name].to_numpy() for name in ("action", *"abc")], axis=1)
+    values = values.astype(np.int64)
+    starts = np.searchsorted(owners, np.arange(len(described["actors"]) + 1))
+    actors = [
+        Actor(number, rank, values[starts[number] : starts[number + 1]].ravel().tolist())
+        for number, rank in enumerate(described.pop("actors"))
+    ]
+    return Actions(described, actors)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Fraction):
+        return str(value)
+    if isinstance(value, np.integer):
+        return int(value)
+    raise TypeError(value)
