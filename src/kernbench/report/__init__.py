@@ -5,7 +5,7 @@ from kernbench.report.columns import WIDE_COLUMNS
 from kernbench.report.html import ShownReport, report_html
 from kernbench.report.idle import IdleParts, idle_parts
 from kernbench.report.peaks import Peaks, peaks_of
-from kernbench.report.perfetto import dump_trace, is_compressed, write_trace
+from kernbench.report.perfetto import TraceForm, dump_trace, trace_form, write_trace
 from kernbench.report.summary import (
     CollectiveReport,
     KernelReport,
@@ -27,6 +27,7 @@ __all__ = [
     "RankReport",
     "Report",
     "ShownReport",
+    "TraceForm",
     "accuracy_line",
     "build_report",
     "dump_trace",
@@ -34,11 +35,11 @@ __all__ = [
     "format_ns",
     "format_share",
     "idle_parts",
-    "is_compressed",
     "peaks_of",
     "print_report",
     "published_errors",
     "report_html",
+    "trace_form",
     "verdict",
     "write_trace",
 ]

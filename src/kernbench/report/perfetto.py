@@ -6,23 +6,25 @@ import gzip
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 
 from kernbench.commands import PE_ENGINES
 from kernbench.hardware import Machine
-from kernbench.op_log import Column, HostRange, HostSpan, Instance, OpLog, Template, absolute_ps
+from kernbench.op_log import HostRange, HostSpan, Instance, OpLog, Template, absolute_ps
 from kernbench.outputs import as_text, whole_file
 from kernbench.report.events import EventFile, Track
+from kernbench.report.rates import rate_steps
 from kernbench.report.slices import merged_slices
-from kernbench.report.timeline import Timeline, TrackKey
+from kernbench.report.timeline import Timeline, TrackKey, TrackSlices
+from kernbench.report.track_events import TrackEventFile
 
 MOST_SLICES = 400_000
 LEAST_PER_TRACK = 64
 MOST_FLOWS = 20_000
 MOST_ROWS_WITH_FLOWS = 50_000
-MOST_COUNTER_POINTS = 2_000
+_NATIVE = (".pftrace", ".perfetto-trace")
 
 
 class PathSegment(Protocol):
@@ -57,7 +59,10 @@ def write_trace(
     from launches to kernels and from senders to receivers. Rows of an engine that overlap are drawn
     as one slice; a run with more than about ``most_slices`` slices is thinned by joining
     neighbours, and ``args.merged`` of a slice says of how many it is made. A ``critical_path`` gets
-    a track above all others. The file is compressed if its name ends in ``.gz``.
+    a track above all others.
+
+    The file is Perfetto's own protocol buffer if its name ends in ``.pftrace`` or
+    ``.perfetto-trace``, else JSON that chrome://tracing reads, too; compressed if ``.gz`` follows.
 
     Raises:
         OutputError: The file cannot be written; then what was there is still there.
@@ -69,13 +74,22 @@ def write_trace(
             out,
             most_slices=most_slices,
             critical_path=critical_path,
-            compressed=is_compressed(path),
+            form=trace_form(path),
         )
 
 
-def is_compressed(path: Path | str) -> bool:
-    """Return whether the name of a timeline's file asks for a compressed one."""
-    return str(path).endswith(".gz")
+class TraceForm(NamedTuple):
+    """How a timeline is written."""
+
+    is_native: bool = False
+    """As Perfetto's own protocol buffer, else as JSON."""
+    is_compressed: bool = False
+
+
+def trace_form(path: Path | str) -> TraceForm:
+    """Return how a timeline is written that has this name."""
+    name = str(path)
+    return TraceForm(name.removesuffix(".gz").endswith(_NATIVE), name.endswith(".gz"))
 
 
 def dump_trace(
@@ -85,18 +99,20 @@ def dump_trace(
     *,
     most_slices: int = MOST_SLICES,
     critical_path: Sequence[PathSegment] = (),
-    compressed: bool = False,
+    form: TraceForm = TraceForm(),  # noqa: B008
 ) -> None:
     """Write the timeline to an open file; see :func:`write_trace`."""
     writer = _TraceWriter(log, machine, most_slices)
-    if not compressed:
-        with as_text(out) as text:
-            writer.write(text, critical_path)
+    if not form.is_compressed:
+        writer.write(out, critical_path, form)
         return
     # Without a name and a time, equal timelines are equal bytes.
     packed: Any = gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0)
-    with packed, as_text(packed) as text:
-        writer.write(text, critical_path)
+    with packed:
+        writer.write(packed, critical_path, form)
+
+
+Events = EventFile | TrackEventFile
 
 
 class _TraceWriter:
@@ -137,25 +153,35 @@ class _TraceWriter:
         self.launched: dict[tuple[int, str, int], tuple[Track, int]] = {}
         self.placed: dict[tuple[int, int], Track] = {}
 
-    def write(self, out: Any, critical_path: Sequence[PathSegment]) -> None:
+    def write(self, out: Any, critical_path: Sequence[PathSegment], form: TraceForm) -> None:
         about = {"machine": self.machine.name, "sips": self.machine.num_sips}
-        with EventFile(out, about) as events:
-            sips = sorted({sip for sip, _ in self.streams})
-            if critical_path:
-                self._write_path(events, critical_path)
-            for rank in sorted(self.host.keys() | self.ranges.keys()):
-                pid = events.process(f"rank {rank}", 2 * rank)
-                self._write_ranges(events, pid, rank)
-                self._write_host(events, pid, rank)
-            for sip in sips:
-                pid = events.process(f"SIP {sip}", 2 * sip + 1)
-                self._write_streams(events, pid, sip)
-                self._write_engines(events, pid, sip)
-                self._write_hbm(events, pid, sip)
-            self._write_links(events, 2 * max([*sips, *self.host], default=0) + 2)
-            self._write_transfers(events)
+        if form.is_native:
+            # What is compressed as a whole gets no smaller by parts.
+            with TrackEventFile(out, about, packs=not form.is_compressed) as native:
+                self._write_tracks(native, critical_path)
+            return
+        with as_text(out) as text, EventFile(text, about) as events:
+            self._write_tracks(events, critical_path)
 
-    def _write_path(self, events: EventFile, path: Sequence[PathSegment]) -> None:
+    def _write_tracks(self, events: Events, critical_path: Sequence[PathSegment]) -> None:
+        ranks = sorted(self.host.keys() | self.ranges.keys())
+        sips = sorted({sip for sip, _ in self.streams})
+        if critical_path:
+            self._write_path(events, critical_path)
+        for rank in ranks:
+            pid = events.process(f"rank {rank}", rank)
+            self._write_ranges(events, pid, rank)
+            self._write_host(events, pid, rank)
+        first = max(ranks, default=-1) + 1
+        for sip in sips:
+            pid = events.process(f"SIP {sip}", first + sip)
+            self._write_streams(events, pid, sip)
+            self._write_engines(events, pid, sip)
+            self._write_hbm(events, pid, sip)
+        self._write_links(events, first + max(sips, default=-1) + 1)
+        self._write_transfers(events)
+
+    def _write_path(self, events: Events, path: Sequence[PathSegment]) -> None:
         track = events.track(events.process("critical path", -1), "critical path", 0)
         times = [np.array(each, dtype=np.int64) for each in zip(
             *[(segment.start_ps, segment.end_ps) for segment in path], strict=True
@@ -174,7 +200,7 @@ class _TraceWriter:
                 args["launch"] = segment.launch
             events.slice(track, name, segment.kind, start_ps, end_ps, args)
 
-    def _write_ranges(self, events: EventFile, pid: int, rank: int) -> None:
+    def _write_ranges(self, events: Events, pid: int, rank: int) -> None:
         """Write the ranges that the program named; if there are very many, the longest."""
         kept = sorted(self.ranges.get(rank, ()), key=lambda it: it.start_ps - it.end_ps)[
             : self.most
@@ -186,7 +212,7 @@ class _TraceWriter:
                 args = {"duration_ps": duration_ps}
                 events.slice(track, each.name, "range", each.start_ps, each.end_ps, args)
 
-    def _write_host(self, events: EventFile, pid: int, rank: int) -> None:
+    def _write_host(self, events: Events, pid: int, rank: int) -> None:
         track = events.track(pid, "host", 100)
         spans = self.host.get(rank, [])
         slices = merged_slices(
@@ -209,7 +235,7 @@ class _TraceWriter:
                 self.launched[rank, first, number] = (track, start_ps)
             events.slice(track, name, span.kind, start_ps, end_ps, args)
 
-    def _write_streams(self, events: EventFile, pid: int, sip: int) -> None:
+    def _write_streams(self, events: Events, pid: int, sip: int) -> None:
         names = sorted(stream for each, stream in self.streams if each == sip)
         for order, stream in enumerate(names):
             track = events.track(pid, f"stream {stream}", order)
@@ -237,27 +263,32 @@ class _TraceWriter:
                     if source is not None and source[1] <= start_ps:
                         events.flow("launch", source, (track, start_ps))
 
-    def _write_engines(self, events: EventFile, pid: int, sip: int) -> None:
+    def _write_engines(self, events: Events, pid: int, sip: int) -> None:
         for key in self.timeline.engines(sip):
             track = events.track(pid, PE_ENGINES[key.engine].value, 100 + key.engine)
             self._write_busy(events, track, key, self._engine_slice)
 
-    def _write_links(self, events: EventFile, sort_index: int) -> None:
+    def _write_links(self, events: Events, sort_index: int) -> None:
         keys = self.timeline.links()
         if not keys:
             return
         pid = events.process("links", sort_index)
         for key in keys:
             track = events.track(pid, f"link {self.machine.links[key.link].name}", key.link)
-            self._write_busy(events, track, key, self._link_slice)
+            found = self._write_busy(events, track, key, self._link_slice)
+            name = f"{self.machine.links[key.link].name} bandwidth"
+            for time_ps, rate in _columns(
+                *rate_steps(found.slices.start_ps, found.slices.end_ps, found.size_bytes)
+            ):
+                events.counter(pid, name, "GB/s", time_ps, rate)
 
     def _write_busy(
         self,
-        events: EventFile,
+        events: Events,
         track: Track,
         key: TrackKey,
         describe: Callable[[Instance, int, int], tuple[str, dict[str, Any]]],
-    ) -> None:
+    ) -> TrackSlices:
         found = self.timeline.track(key)
         for start_ps, end_ps, index, row, merged, size in _columns(
             found.slices.start_ps,
@@ -273,6 +304,7 @@ class _TraceWriter:
             if merged > 1:
                 args["merged"] = merged
             events.slice(track, name, instance.template.kind, start_ps, end_ps, args)
+        return found
 
     def _engine_slice(
         self, instance: Instance, row: int, merged: int
@@ -304,15 +336,15 @@ class _TraceWriter:
         }
         return f"{name} step {step} chunk {chunk}", args
 
-    def _write_hbm(self, events: EventFile, pid: int, sip: int) -> None:
+    def _write_hbm(self, events: Events, pid: int, sip: int) -> None:
         spans = self.timeline.spans
         here = np.flatnonzero((spans.sip == sip) & (spans.end_ps > spans.start_ps))
         sizes = self.hbm_bytes[here]
-        times, rates = _rate_steps(spans.start_ps[here], spans.end_ps[here], sizes)
+        times, rates = rate_steps(spans.start_ps[here], spans.end_ps[here], sizes)
         for time_ps, rate in _columns(times, rates):
             events.counter(pid, "HBM bandwidth", "GB/s", time_ps, rate)
 
-    def _write_transfers(self, events: EventFile) -> None:
+    def _write_transfers(self, events: Events) -> None:
         """Write an arrow per transfer from the sender's slice to the receiver's."""
         left = MOST_FLOWS
         for index, instance in enumerate(self.log.instances):
@@ -377,28 +409,7 @@ def _instance_args(instance: Instance, position: int, duration_ps: int) -> dict[
     }
     if template.kind == "collective":
         args |= {"algorithm": template.algorithm, "message_bytes": template.message_bytes}
-    return args
-
-
-def _rate_steps(start_ps: Column, end_ps: Column, size_bytes: Column) -> tuple[Column, Column]:
-    """Return the times at which the sum of the intervals' rates changes, and its GB/s.
-
-    Where there would be too many changes, means over equal parts of the time.
-    """
-    if not len(start_ps):
-        return start_ps, size_bytes
-    rates = size_bytes * 1000 / (end_ps - start_ps)
-    times, where = np.unique(np.concatenate([start_ps, end_ps]), return_inverse=True)
-    change = np.zeros(len(times))
-    np.add.at(change, where, np.concatenate([rates, -rates]))
-    steps = np.cumsum(change)
-    if len(times) > MOST_COUNTER_POINTS:
-        moved = np.concatenate([[0.0], np.cumsum(steps[:-1] * np.diff(times))])
-        edges = np.linspace(times[0], times[-1], MOST_COUNTER_POINTS).astype(np.int64)
-        steps = np.append(np.diff(np.interp(edges, times, moved)) / np.diff(edges), 0.0)
-        times = edges
-    # Sums of floats leave crumbs where nothing runs.
-    return times, np.maximum(np.round(steps, 3), 0.0)
+    return {**args, **template.given}
 
 
 def nested_tracks(ranges: Iterable[HostRange]) -> list[list[HostRange]]:

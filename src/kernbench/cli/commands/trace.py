@@ -19,7 +19,8 @@ class TraceOptions(given.SavedRunOptions):
 
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="The timeline; compressed if it ends in .gz.")
+        str,
+        typer.Argument(metavar="FILE", help="The timeline: .pftrace or .json; .gz compresses it."),
     ]
 
 

@@ -150,10 +150,10 @@ def show_or_write(found: Any, json: str | None, show: Callable[[Console], None])
 def dump_timeline(log: OpLog, machine: Machine, file: BinaryIO, path: str) -> None:
     """Write the timeline of a run, with its critical path, to an open file of a given name."""
     from kernbench.analysis import critical_path
-    from kernbench.report import dump_trace, is_compressed
+    from kernbench.report import dump_trace, trace_form
 
     found = critical_path(log)
-    dump_trace(log, machine, file, critical_path=found, compressed=is_compressed(path))
+    dump_trace(log, machine, file, critical_path=found, form=trace_form(path))
 
 
 def _print_lines(log: OpLog) -> None:
