@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 
 import pytest
 
@@ -195,12 +194,19 @@ def test_forks_are_refused() -> None:
     assert any(line_of("one_forks", 3) in note for note in error.__notes__)
 
 
-@pytest.mark.adr("0068-D2")
-def test_compiling_is_left_out_with_one_warning() -> None:
-    with pytest.warns(UserWarning, match="torch.compile compiles nothing") as caught:
-        simulated("mistakes.py", "compiling_is_left_out", nprocs=3)
-    found = [each for each in caught if "torch.compile" in str(each.message)]
-    assert [Path(each.filename).name for each in found] == ["mistakes.py"]
+@pytest.mark.adr("0161-D2")
+def test_compiling_is_left_out_where_that_is_asked_for_and_the_report_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The twin: a program that compiles nothing says nothing of it."""
+    monkeypatch.setenv("KERNBENCH_COMPILE", "eager")
+    for case, expected in (
+        ("compiling_is_left_out", 1),
+        ("calls_from_different_lines_in_one_order", 0),
+    ):
+        run = simulated("mistakes.py", case, nprocs=3).run
+        lines = [line for ask in run.remarks for line in ask()]
+        assert sum("torch.compile was left out" in each for each in lines) == expected
 
 
 @pytest.mark.adr("0068-D3")

@@ -20,9 +20,10 @@ def run_compiled(
     tmp_path: Path,
     program: str,
     *options: str,
-    compiler: str = "inductor",
+    compiler: str = "",
     machine: str = "h100-sxm",
     args: Sequence[str] = (),
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program in a process of its own, as the compiler stays in one once it is imported."""
     command = [sys.executable, "-m", "kernbench", "torchrun", "--machine", machine, *options]
@@ -33,7 +34,8 @@ def run_compiled(
             "KERNBENCH_COMPILE": compiler,
             "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
             "OMP_NUM_THREADS": "1",
-        },
+        }
+        | environment,
         capture_output=True,
         text=True,
         check=False,
@@ -44,6 +46,7 @@ def run_compiled(
 @pytest.mark.adr("0126-D1")
 @pytest.mark.adr("0126-D2")
 @pytest.mark.adr("0126-D3")
+@pytest.mark.adr("0161-D1")
 def test_what_is_compiled_computes_as_the_host_in_kernels_that_the_report_names(
     tmp_path: Path,
 ) -> None:
@@ -79,6 +82,25 @@ def test_what_programs_put_beside_tensors_into_compiled_functions_is_right(tmp_p
 def test_convolutions_are_compiled_in_the_layouts_of_their_results(tmp_path: Path) -> None:
     done = run_compiled(tmp_path, "inductor_convolutions.py")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.adr("0161-D3")
+def test_what_cannot_be_compiled_is_an_error_with_its_line_and_what_to_do(tmp_path: Path) -> None:
+    """The twin of the first case has a compiler: the programs above."""
+    program = "inductor_failing.py"
+    only_python = str(Path(sys.executable).parent)
+    done = run_compiled(tmp_path, program, args=("on_the_host",), CXX="g++", PATH=only_python)
+    assert done.returncode == 1
+    assert "No working C++ compiler found" in done.stderr
+    line = 1 + (PROGRAMS / program).read_text().split("torch.ones(40)")[0].count("\n")
+    assert f"{program}:{line} in on_the_host" in done.stderr
+    assert "KERNBENCH_COMPILE=eager runs the program operation by operation" in done.stderr
+    done = run_compiled(tmp_path, program, "--nproc-per-node", "2", args=("one_rank_breaks",))
+    assert done.returncode == 1
+    assert "error on rank 1: Unsupported: Failed to trace builtin operator" in done.stderr
+    assert "function(torch.ones(3" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_an_unknown_compiler_is_refused(tmp_path: Path) -> None:

@@ -118,6 +118,20 @@ for mine, other in zip(on_device, (x, y), strict=True):
     near(mine.grad, other.grad)
 
 
+# Tensors of one element, whose number the compiler knows, are where the program made them.
+def constants(x):
+    one = torch.tensor([3], device="cuda")
+    other = one * 2 + 1
+    other.add_(1)
+    return x * one + other, other.cpu() + torch.tensor([2]), x * one.item()
+
+
+found = torch.compile(constants, fullgraph=True)(x.detach().cuda())
+assert [each.device.type for each in found] == ["cuda", "cpu", "cuda"]
+for mine, expected in zip(found, (3 * x + 8, torch.tensor([10.0]), 3 * x), strict=True):
+    near(mine, expected.detach())
+
+
 # Templates of products are tried with numbers of eight bits, too.
 def quantized(x):
     scale = x.abs().max() / 448

@@ -30,6 +30,8 @@ def times(context: RuntimeContext, several: bool = False) -> dict[str, int]:
 def test_numbers_and_gradients_are_those_of_the_definition(
     masked: bool, kv_heads: int, most: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Blocks of 32 are for the bridge's own: Inductor's templates have none so small.
+    monkeypatch.setenv("KERNBENCH_COMPILE", "eager")
     if most is not None:
         # 26 queries at a time, cut to blocks of 32 where there are any; and one at a time.
         monkeypatch.setattr("kernbench.torch_bridge.replaced.flex_pieces.MOST_SCORES", most)

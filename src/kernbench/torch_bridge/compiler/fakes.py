@@ -16,12 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._pytree import tree_leaves
 
 from kernbench.torch_bridge.base.operations import PLAIN
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.tensors import device_of
 from kernbench.torch_bridge.dispatch.shapes import format_of_convolution
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE, META, with_index
+from kernbench.torch_bridge.placement.residence import settle
 from kernbench.torch_bridge.processes.compiling import COMPILING, Views
 
 _make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
@@ -96,9 +99,35 @@ def _meaning_cuda(original: Callable[..., Any]) -> Callable[..., Any]:
             device = kwargs.get("device")
             if device is not None and getattr(device, "type", None) == "meta":
                 kwargs = {**kwargs, "device": with_index(DEVICE_TYPE)}
-        return original(self, func, types, args, kwargs or {})
+        made = original(self, func, types, args, kwargs or {})
+        if getattr(made, "constant", None) is not None:
+            _place_constant(made, args, kwargs or {})
+        return made
 
     return dispatch
+
+
+def _place_constant(made: Any, args: Any, kwargs: Any) -> None:
+    """Place a fake tensor of known numbers where its operands are.
+
+    Its numbers are computed by C++ alone, which has them on the host.
+    """
+    operands = tree_leaves((args, kwargs))
+    device = next((each for each in operands if isinstance(each, torch.device)), None)
+    if device is None:
+        places = [_device_of(each) for each in operands if isinstance(each, Tensor)]
+        device = next((each for each in places if each.type == DEVICE_TYPE), None)
+    if device is None:
+        return
+    if device.type == DEVICE_TYPE:
+        made.fake_device = with_index(device)
+        settle(made.constant, made.fake_device, "aten.lift_fresh")
+    elif device_of(made.constant).type == DEVICE_TYPE:
+        # For C++ it was on the host already, and so the same tensor.
+        with no_dispatch():
+            made.constant = made.constant.clone()
+        made.fake_mode.fake_tensor_converter.add_constant_storage_mapping(made)
+        made.fake_device = device
 
 
 def _format_of_convolution(original: Callable[..., Any], x: Any, weight: Any, backend: Any) -> Any:

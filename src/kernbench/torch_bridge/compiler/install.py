@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -48,12 +49,12 @@ if TYPE_CHECKING:
     from kernbench.runtime_api import Run
 
 _compile = torch.compile
-_NOTHING = "eager"
+_INDUCTOR, _NOTHING = "inductor", "eager"
 _INSTEAD = (
     "while it was compiled for a simulated device; KERNBENCH_COMPILE=eager runs the program "
     "operation by operation"
 )
-_CHOICES = ("inductor", _NOTHING)
+_CHOICES = (_INDUCTOR, _NOTHING)
 _ON_THE_WAY = ("optimize", "optimize_assert", "explain", "export")
 """What programs call of ``torch._dynamo`` to have something compiled."""
 _UNTRACED = ("kernbench.torch_bridge", "kernbench.runtime_api", "kernbench.triton_backend",
@@ -102,6 +103,7 @@ class Compiler:
         if not self._is_imported:
             # No other rank runs meanwhile, as all locks are real.
             with self.views.compiling():
+                _expect_deprecations()
                 self._is_imported = True
                 self._import_tracer()
 
@@ -110,6 +112,7 @@ class Compiler:
         if not self._is_there:
             self.import_tracer()
             with self.views.compiling():
+                _expect_deprecations()
                 self._is_there = True
                 self._prepare()
 
@@ -247,6 +250,11 @@ class Compiler:
         trace_rules.get_tensor_method()
 
 
+def _expect_deprecations() -> None:
+    """Ignore what PyTorch's own modules use of what it deprecates, which no program could mend."""
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+
+
 def _other(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -260,7 +268,7 @@ def install(patches: Patches, run: Run) -> None:
     Raises:
         UsageError: ``KERNBENCH_COMPILE`` names no compiler.
     """
-    asked = os.environ.get("KERNBENCH_COMPILE") or _NOTHING
+    asked = os.environ.get("KERNBENCH_COMPILE") or _INDUCTOR
     if asked not in _CHOICES:
         raise UsageError(f"KERNBENCH_COMPILE={asked}: {nearest(asked, _CHOICES)}")
     if asked == _NOTHING:

@@ -45,6 +45,11 @@ def remarks_of(session: Session) -> list[str]:
     if unknown:
         named = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
         lines.append(f"timed by their bytes alone, as their arithmetic is not modeled: {named}")
+    if session.left_out_compiling:
+        lines.append(
+            "torch.compile was left out, as KERNBENCH_COMPILE=eager asks: the program ran, and was "
+            "timed, operation by operation"
+        )
     if session.stand_ins:
         lines.append(
             "stand-ins of kernbench's ran for packages that are not installed, computed by "

@@ -41,6 +41,8 @@ class Session:
         """Process ids of those started by ``multiprocessing``."""
         self.said: set[str] = set()
         """Warnings that were already given, once for all processes."""
+        self.left_out_compiling = False
+        """Whether the program compiles something where nothing is compiled."""
         self.stand_ins: set[str] = set()
         """Packages in whose place kernbench's stand-ins were imported."""
         self.pricings: dict[Float32, Pricing] = {}

@@ -21,8 +21,11 @@ from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE, META, is_simulated, with_index
 from kernbench.torch_bridge.placement.residence import Residence, reside
 from kernbench.torch_bridge.processes.process import HERE, current, warn_once
-from kernbench.torch_bridge.replaced.compiled import NOTHING_COMPILED
 
+_NO_COMPILED_AUTOGRAD = (
+    "compiled autograd is left out: the backward pass runs, and is timed, operation by operation, "
+    "but for the graphs that torch.compile made of it"
+)
 _BEFORE_CPU = 5
 """PyTorch's own tagger of CPU storages has priority 10."""
 _init_loader = torch.utils.data.DataLoader.__init__
@@ -114,7 +117,7 @@ def _init_fsdp_handle(state: Any, module: Any, ignored: Any, asked: Any) -> Any:
 def _compile_no_gradients(compiler: Any, dynamic: bool) -> tuple[None, bool]:
     """Disable compiled autograd, for which C++ would trace the backward pass."""
     if compiler is not None:
-        warn_once("compile", NOTHING_COMPILED)
+        warn_once("compiled autograd", _NO_COMPILED_AUTOGRAD)
     return None, False
 
 

@@ -31,8 +31,8 @@ _MARK = "__dynamo_disable"
 
 def refuse_to_explain(*args: Any, **kwargs: Any) -> NoReturn:
     raise UnsupportedTorchError(
-        "torch._dynamo.explain: nothing is compiled for simulated devices, so there are no graphs "
-        "to explain; call it outside of the simulation"
+        "torch._dynamo.explain: nothing is compiled, as KERNBENCH_COMPILE=eager asks, so there are "
+        "no graphs to explain; leave KERNBENCH_COMPILE out"
     )
 
 

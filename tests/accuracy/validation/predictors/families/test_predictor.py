@@ -104,10 +104,10 @@ def test_batches_of_the_dashboard_are_of_the_a100_of_40_gb(tmp_path: Path) -> No
     assert lengths == [("128",), ()]
 
 
-def test_rows_that_were_compiled_are_compiled_where_the_user_asks_for_it(
+def test_rows_that_were_compiled_are_compiled_but_where_the_user_asks_for_eager_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KERNBENCH_COMPILE", "inductor")
+    monkeypatch.delenv("KERNBENCH_COMPILE", raising=False)
     lecture = {"source": "build-nanogpt-lecture", "program_config": "git checkout fb8bd6e"}
     vision = {
         "source": "hf-compile-vision",
@@ -141,12 +141,14 @@ def test_rows_that_were_compiled_are_compiled_where_the_user_asks_for_it(
         PREDICTOR.asked(row(tmp_path, **gpt_fast, compile="yes"))
     with pytest.raises(ProgramError, match=r"no mode of torch.compile in 'yes'"):
         PREDICTOR.asked(row(tmp_path, **vision, compile="yes"))
+    monkeypatch.setenv("KERNBENCH_COMPILE", "eager")
+    with pytest.raises(ProgramError, match="KERNBENCH_COMPILE=eager leaves compiled programs out"):
+        PREDICTOR.asked(row(tmp_path, **LLAMA, compile="yes (full)"))
 
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"compile": "yes (full)"}, "compiled programs are a preview: set KERNBENCH_COMPILE"),
         ({"nodes": 2}, "more devices than one node has are not modeled"),
         ({"source": "x", "rerunnable": "no (Transformer Engine)"}, "Transformer Engine"),
         ({"source": "x"}, "no program is described for x"),
