@@ -37,7 +37,7 @@ GENERATED = (
 """Not written by hand: by campaigns (``make conformance``, ``make validate``), or from the code."""
 OF_THE_CODE = ("architecture.md", "glossary.md", "index.md")
 """For who changes kernbench, and nothing to run."""
-NEEDS_TORCH = ("pytorch.md",)
+NEEDS_TORCH = ("memory.md", "pytorch.md")
 PAGES = [
     ROOT / "README.md",
     *sorted(

@@ -10,12 +10,20 @@ from kernbench.analysis.difference import (
     slower_by,
 )
 from kernbench.analysis.lines import KernelLines, kernel_lines, kernels_by_time, print_lines
+from kernbench.analysis.memory import (
+    MemoryReport,
+    memory_curve,
+    memory_use,
+    peak_line,
+    print_memory,
+)
 from kernbench.analysis.why import Why, explain, print_why
 
 __all__ = [
     "Contribution",
     "Difference",
     "KernelLines",
+    "MemoryReport",
     "Segment",
     "Spent",
     "Why",
@@ -25,8 +33,12 @@ __all__ = [
     "explain",
     "kernel_lines",
     "kernels_by_time",
+    "memory_curve",
+    "memory_use",
+    "peak_line",
     "print_difference",
     "print_lines",
+    "print_memory",
     "print_why",
     "slower_by",
 ]

@@ -68,6 +68,9 @@ Save = Annotated[
 Lines = Annotated[
     bool, typer.Option("--lines", help="Show the lines of the longest kernels, with their time.")
 ]
+Memory = Annotated[
+    bool, typer.Option("--memory", help="Show what was in device memory, and at its peak.")
+]
 AnalysisJson = Annotated[
     str | None, typer.Option(metavar="FILE|-", help="Write it as JSON; - is stdout.")
 ]
@@ -163,6 +166,7 @@ class ProgramOptions:
     json: Json = None
     save: Save = None
     lines: Lines = False
+    memory: Memory = False
     check: Check = None
     check_nan: CheckNan = False
     allow: Allow = None
@@ -173,6 +177,11 @@ class ProgramOptions:
     def load_machine(self, name: str, ranks: int | None) -> tuple[LoadedMachine, list[str]]:
         """Return a machine, changed as ``--set`` says, and a remark on that for the report."""
         return load_changed(name, ranks, self.settings)
+
+    @property
+    def records_memory(self) -> bool:
+        """Whether the run notes what it allocates."""
+        return self.memory or self.save is not None
 
     @property
     def checks(self) -> dict[str, Any]:

@@ -30,6 +30,8 @@ from kernbench.clock.simulation import (
 )
 from kernbench.clock.sites import (
     UserSite,
+    is_of_program,
+    owner_of,
     raised_at,
     user_site,
 )
@@ -58,10 +60,12 @@ __all__ = [
     "Timer",
     "UserSite",
     "demand_of",
+    "is_of_program",
     "listed",
     "microseconds",
     "on_greenlet",
     "on_thread",
+    "owner_of",
     "raised_at",
     "rank_lines",
     "user_site",

@@ -8,6 +8,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + "/"
 _LIBRARIES = tuple(
@@ -73,6 +74,26 @@ def user_site(frame: FrameType | None = None) -> UserSite:
         frame = frame.f_back
     found = library or outermost
     return UserSite(found.f_code.co_filename, found.f_lineno)
+
+
+def is_of_program(file: str) -> bool:
+    """Return whether a file is the program's own: none of kernbench, and none of a library."""
+    return not _OWNERS[file]
+
+
+def owner_of(frame: FrameType | None) -> Any:
+    """Return what a library's method was called on whose frame this is; None if it has no self.
+
+    For functions that never ask for their own ``locals()``.
+    """
+    if frame is None:
+        return None
+    values = frame.f_locals
+    owner = values.get("self")
+    if type(values) is dict:
+        # Before Python 3.13 this is a copy, which would keep what the function drops.
+        values.clear()
+    return owner
 
 
 def raised_at(error: BaseException) -> UserSite:

@@ -1,6 +1,18 @@
 """Virtual addresses, the HBM allocator of a SIP, and the bytes of live buffers."""
 
+from kernbench.memory.allocations import NEVER, Allocation, AllocationLog, Phase
 from kernbench.memory.buffers import POISON, Buffer, DeviceMemory, sip_base, sip_of
 from kernbench.memory.byte_pool import BytePool
 
-__all__ = ["POISON", "Buffer", "BytePool", "DeviceMemory", "sip_base", "sip_of"]
+__all__ = [
+    "NEVER",
+    "POISON",
+    "Allocation",
+    "AllocationLog",
+    "Buffer",
+    "BytePool",
+    "DeviceMemory",
+    "Phase",
+    "sip_base",
+    "sip_of",
+]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.errors import BadPointerError, OutOfMemoryError
+from kernbench.memory.allocations import Allocation
 from kernbench.memory.byte_pool import BytePool
 
 ALIGNMENT_BYTES = 256
@@ -53,6 +55,8 @@ class Buffer:
     """The runtime's collectives that use the buffer and that no rank has waited for yet."""
     symmetric: Any = None
     """The runtime's record of who shares it with whom; None where it is the SIP's own."""
+    allocation: Allocation | None = None
+    """What the run's log has of it; None where it records no allocations."""
     touches: Any = None
     """What the sanitizer knows of who touched which bytes, or None."""
     pool: BytePool = field(default_factory=BytePool, repr=False)
@@ -142,6 +146,9 @@ class DeviceMemory:
         self.has_data = has_data
         self.used_bytes = 0
         self.peak_bytes = 0
+        self.when_allocated: Callable[[Buffer, int], None] | None = None
+        """Called with each new buffer and the bytes that it takes up."""
+        self.when_freed: Callable[[Allocation], None] | None = None
         # Free ranges as (address, size), in address order.
         self._free: list[tuple[int, int]] = [(sip_base(sip_id), capacity_bytes)]
         self._starts: list[int] = []
@@ -168,6 +175,8 @@ class DeviceMemory:
         buffer = Buffer(address, size_bytes, self.sip_id, label, self.has_data, pool=self._pool)
         bisect.insort(self._starts, address)
         self._buffers[address] = buffer
+        if self.when_allocated is not None:
+            self.when_allocated(buffer, need)
         return buffer
 
     def free(self, buffer: Buffer) -> None:
@@ -175,6 +184,8 @@ class DeviceMemory:
         if not buffer.live:
             return
         buffer.live = False
+        if buffer.allocation is not None and self.when_freed is not None:
+            self.when_freed(buffer.allocation)
         del self._buffers[buffer.address]
         del self._starts[bisect.bisect_left(self._starts, buffer.address)]
         size = max(-(-buffer.size_bytes // ALIGNMENT_BYTES), 1) * ALIGNMENT_BYTES

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import Engine
+from kernbench.memory import AllocationLog
 from kernbench.outputs import whole_file
 
 if TYPE_CHECKING:
@@ -219,6 +220,8 @@ class OpLog:
         self.host_ranges: list[HostRange] = []
         self.sites: dict[int, tuple[Site, ...]] = {}
         """Where the ranks called a collective, by its launch id."""
+        self.allocations: AllocationLog | None = None
+        """What was allocated on devices; None in a run that does not record it."""
         self.graphs: dict[str, tuple[str, ...]] = {}
         """The names of the templates that a launch with the label of a graph launches."""
         self._instances: list[Instance] = []

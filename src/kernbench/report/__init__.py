@@ -14,7 +14,7 @@ from kernbench.report.summary import (
     build_report,
 )
 from kernbench.report.table import LEAST_COLUMNS, print_report, verdict
-from kernbench.report.units import format_amount, format_ns, format_share
+from kernbench.report.units import format_amount, format_ns, format_share, format_size
 
 __all__ = [
     "LEAST_COLUMNS",
@@ -34,6 +34,7 @@ __all__ = [
     "format_amount",
     "format_ns",
     "format_share",
+    "format_size",
     "idle_parts",
     "peaks_of",
     "print_report",

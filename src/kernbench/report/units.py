@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 _DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -31,6 +32,18 @@ def format_amount(amount: float, unit: str) -> str:
         if amount >= 0.9995 * size:
             return f"{_three_digits(amount / size)} {prefix}{unit}"
     return f"{amount:.0f} {unit}"
+
+
+def format_size(size_bytes: int) -> str:
+    """Return an amount of memory.
+
+    >>> format_size(1536), format_size(1 << 34)
+    ('1.50 KiB', '16.00 GiB')
+    """
+    value, unit = float(size_bytes), 0
+    while value >= 1024 and unit < len(_BINARY) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.2f} {_BINARY[unit]}" if unit else f"{size_bytes} B"
 
 
 def format_share(part: float, whole: float) -> str:

@@ -21,6 +21,7 @@ from kernbench.runtime_api.launches.launcher import KernelLaunch, KernelLauncher
 from kernbench.runtime_api.launches.live_launch import LivePlan, Reach, run_on_copies, run_watched
 from kernbench.runtime_api.launches.tables import tables_of
 from kernbench.runtime_api.memory.host_tensor import HostMemory, LentMemory
+from kernbench.runtime_api.memory.storage import keep_for
 from kernbench.runtime_api.tensors.host_read import HOST_READS
 from kernbench.runtime_api.tensors.operators import register_operators
 from kernbench.runtime_api.tensors.tensor import Tensor
@@ -62,6 +63,7 @@ __all__ = [
     "Work",
     "current_context",
     "describe_launch",
+    "keep_for",
     "launch_of",
     "not_fitting",
     "refuse_out_of_bounds",

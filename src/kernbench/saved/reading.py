@@ -28,6 +28,8 @@ from kernbench.op_log import (
     Template,
 )
 from kernbench.saved.actions import Actions, read_actions
+from kernbench.saved.allocations import MEMBER as ALLOCATIONS
+from kernbench.saved.allocations import allocations_in
 from kernbench.saved.layout import (
     ABOUT,
     COMMANDS,
@@ -157,6 +159,8 @@ def _read_log(archive: zipfile.ZipFile, about: Mapping[str, Any]) -> OpLog:
     for values in zip(*_columns(archive, WAITS), strict=True):
         log.plain_waits.extend(values)
     log.woken = list(zip(*_columns(archive, WOKEN), strict=True))
+    if ALLOCATIONS in archive.namelist():
+        log.allocations = allocations_in(read_table(archive, ALLOCATIONS))
     log.graphs = {name: tuple(names) for name, names in about["graphs"].items()}
     return log
 

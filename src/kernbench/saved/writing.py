@@ -15,6 +15,8 @@ import pyarrow as pa
 from kernbench.hardware import Machine, machine_data
 from kernbench.op_log import ROW_COLUMNS, TEXT_COLUMNS, OpLog, RowReader, Template
 from kernbench.saved.actions import Actions, write_actions
+from kernbench.saved.allocations import MEMBER as ALLOCATIONS
+from kernbench.saved.allocations import table_of
 from kernbench.saved.layout import (
     ABOUT,
     COMMAND_SCHEMA,
@@ -66,6 +68,8 @@ def save_run(
         _write_hosts(archive, log)
         if actions is not None:
             write_actions(archive, actions)
+        if log.allocations is not None:
+            write_table(archive, ALLOCATIONS, table_of(log.allocations))
         sources = _write_sources(archive, files)
         about = {
             "format": FORMAT,

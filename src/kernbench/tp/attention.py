@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from kernbench import ops
 from kernbench.errors import UsageError
-from kernbench.runtime_api import Tensor
+from kernbench.memory import Phase
+from kernbench.runtime_api import Tensor, keep_for
 from kernbench.tp.layers import BackwardError
 
 Rotary = tuple[Tensor, Tensor]
@@ -140,11 +141,13 @@ class TrainingAttention(Attention):
         if self.keep_scores:
             weights = self._scores(q, k)
             self._saved = _SavedAttention(q, k, v, weights, None, None)
+            keep_for(Phase.ACTIVATIONS, q, k, v, weights)
             return self._weighted(weights, v)
         shape = (self.batch, seq, self.heads.num_heads, self.heads.size)
         context = fused_TE.context.empty(shape, dtype=fused_TE.dtype)
         _, lse = ops.attention_with_lse(q, k, v, causal=self.causal, out=context.transpose(1, 2))
         self._saved = _SavedAttention(q, k, v, None, context.transpose(1, 2), lse)
+        keep_for(Phase.ACTIVATIONS, q, k, v, context, lse)
         return context.view(self.batch * seq, self.heads.width)
 
     def backward(self, grad_TF: Tensor) -> Tensor:
@@ -275,6 +278,7 @@ class CachedAttention(Attention):
                 )
         self.keys = keys
         self.values = values
+        keep_for(Phase.KV_CACHE, keys, values)
         self.num_splits = num_splits
         self.position = 0
 

@@ -15,8 +15,9 @@ import numpy as np
 from kernbench import ops
 from kernbench.dtypes import DType, as_dtype
 from kernbench.errors import KernbenchError, UsageError
+from kernbench.memory import Phase
 from kernbench.policy import DPPolicy
-from kernbench.runtime_api import RuntimeContext, Tensor, current_context
+from kernbench.runtime_api import RuntimeContext, Tensor, current_context, keep_for
 from kernbench.tp.mappings import (
     copy_to_tensor_model_parallel_region,
     gather_from_sequence_parallel_region,
@@ -71,6 +72,7 @@ class ParallelLayer(ABC):
         self.bias: Tensor | None = None
         if bias is not None:
             self.bias = self._run.zeros(bias.local_shape(), dtype=self.dtype, name=f"{kind}.bias")
+        keep_for(Phase.WEIGHTS, self.weight, self.bias)
         self.weight_grad: Tensor | None = None
         self.bias_grad: Tensor | None = None
         self._saved: Tensor | None = None
@@ -203,6 +205,7 @@ class ColumnParallelLinear(ParallelLayer):
         """Return ``(..., out_features / ranks)``, or all features with ``gather_output``."""
         self._check_last_dim(x, self.in_features, "an input")
         self._saved = x
+        keep_for(Phase.ACTIVATIONS, x)
         y = ops.matmul(self._enter(x), self.weight, self._added_bias)
         return gather_from_tensor_model_parallel_region(y) if self.gather_output else y
 
@@ -222,6 +225,7 @@ class ColumnParallelLinear(ParallelLayer):
         self.weight_grad = _weight_gradient(x, grad_output)
         if self.bias is not None:
             self.bias_grad = _bias_gradient(grad_output)
+        keep_for(Phase.GRADIENTS, self.weight_grad, self.bias_grad)
         return summing.wait()
 
 
@@ -286,6 +290,7 @@ class RowParallelLinear(ParallelLayer):
         if not self.input_is_parallel:
             x = scatter_to_tensor_model_parallel_region(x)
         self._saved = x
+        keep_for(Phase.ACTIVATIONS, x)
         y = self._leave(ops.matmul(x, self.weight))
         return y if self._added_bias is None else ops.add(y, self._added_bias)
 
@@ -299,6 +304,7 @@ class RowParallelLinear(ParallelLayer):
             # Of all tokens: under sequence parallelism the gathered gradient is at hand, and the
             # bias needs no all_reduce of its own.
             self.bias_grad = _bias_gradient(grad_output)
+        keep_for(Phase.GRADIENTS, self.weight_grad, self.bias_grad)
         grad_input = ops.matmul(grad_output, self.weight.T)
         if self.input_is_parallel:
             return grad_input

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from kernbench import ops
-from kernbench.runtime_api import RuntimeContext, Tensor, current_context
+from kernbench.memory import Phase
+from kernbench.runtime_api import RuntimeContext, Tensor, current_context, keep_for
 from kernbench.tp.attention import Attention, Heads
 from kernbench.tp.layers import BackwardError, ColumnParallelLinear, RowParallelLinear
 from kernbench.tp.mappings import copy_to_tensor_model_parallel_region
@@ -68,6 +69,7 @@ class TransformerLayer:
             (weight, shift if self.centred else None)
             for weight, shift in zip(ones, zeros, strict=True)
         ]
+        keep_for(Phase.WEIGHTS, *ones, *zeros)
         self.norm_grads: list[tuple[Tensor, Tensor | None]] = []
         self._saved: tuple[Tensor, ...] = ()
 
@@ -94,6 +96,7 @@ class TransformerLayer:
         middle, normed = self._add_and_norm(context, self.out.bias, x_TH, 1)
         hidden = self._mlp(normed)
         self._saved = (x_TH, middle, *self._saved[-1:])
+        keep_for(Phase.ACTIVATIONS, *self._saved)
         return ops.bias_residual(hidden, self.down.bias, middle)
 
     def backward(self, grad_TH: Tensor) -> Tensor:
@@ -122,6 +125,7 @@ class TransformerLayer:
             self.qkv.backward(grad_fused), x, grad_middle, 0
         )
         self.norm_grads = [attention_norm, mlp_norm]
+        keep_for(Phase.GRADIENTS, *attention_norm, *mlp_norm)
         return grad_x
 
     def parameters(self) -> list[Tensor]:

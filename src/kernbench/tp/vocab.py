@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from kernbench import ops
 from kernbench.dtypes import DType, int32, int64
 from kernbench.errors import UsageError
+from kernbench.memory import Phase
 from kernbench.policy import DPPolicy
-from kernbench.runtime_api import RuntimeContext, Tensor, current_context
+from kernbench.runtime_api import RuntimeContext, Tensor, current_context, keep_for
 from kernbench.tp.kernels import embedding_kernel, exp_sum_kernel, loss_kernel
 from kernbench.tp.layers import BackwardError, ParallelLayer
 from kernbench.tp.mappings import (
@@ -82,6 +83,7 @@ class VocabParallelEmbedding(ParallelLayer):
         """Return ``(*ids.shape, embedding_dim)`` for the ids ``x``, equal on all ranks."""
         ids = _check_ids(x, "embedding ids")
         self._saved = ids
+        keep_for(Phase.ACTIVATIONS, ids)
         num_local, width = self.weight.shape
         num_tokens = ids.shape[0]
         out = self._run.empty((num_tokens, width), dtype=self.dtype)
@@ -108,6 +110,7 @@ class VocabParallelEmbedding(ParallelLayer):
         num_local, width = self.weight.shape
         grad = self._leave.backward(grad_output).reshape(-1, width)
         self.weight_grad = ops.embedding_backward(grad, ids, num_local, _place(num_local)[0])
+        keep_for(Phase.GRADIENTS, self.weight_grad)
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,7 @@ class VocabParallelCrossEntropy:
             grid=(_ceil_div(num_rows, _ROWS_PER_PROGRAM),),
         )
         self._saved = _SavedLogits(rows, ids, maxima, sums)
+        keep_for(Phase.ACTIVATIONS, rows, ids, maxima, sums)
         return loss.reshape(*targets.shape)
 
     def backward(self, grad_loss: Tensor) -> Tensor:

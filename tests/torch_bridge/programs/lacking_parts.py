@@ -25,11 +25,6 @@ x = torch.ones(4, 4, device="cuda")
 REFUSED = [
     (lambda: torch.cuda.MemPool(), "torch.cuda.MemPool"),
     (lambda: torch.cuda.utilization(), "torch.cuda.utilization"),
-    (
-        lambda: torch.cuda.memory._record_memory_history(),
-        "torch.cuda.memory._record_memory_history",
-    ),
-    (lambda: torch.cuda.memory_snapshot(), "torch.cuda.memory.memory_snapshot"),
     (lambda: torch.cuda.current_blas_handle(), "CUDA's libraries are not available; leave it out"),
     (lambda: torch.cuda.memory.MemPool(), "torch.cuda.memory.MemPool"),
     (lambda: torch.cuda.host_memory_stats(), "host memory is not modeled"),

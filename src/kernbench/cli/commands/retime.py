@@ -31,6 +31,8 @@ class RetimeOptions(given.SavedRunOptions):
     save: given.Save = None
     lines: given.Lines = False
     program: str = ""
+    memory: bool = False
+    """What is retimed allocates nothing."""
 
 
 PLACE = 23

@@ -94,6 +94,7 @@ def _run(plan: _ReadyRun, options: BenchOptions, outputs: Outputs) -> int:
         data=options.data,
         seed=options.seed,
         **options.checks,
+        record_memory=options.records_memory,
         tf32=options.tf32,
     )
 

@@ -52,6 +52,9 @@ class ReportOptions(Protocol):
     @property
     def lines(self) -> bool: ...
 
+    @property
+    def memory(self) -> bool: ...
+
 
 def guarded(action: Callable[[], int], debug: bool, *, usage: bool = False) -> int:
     """Return the exit status of ``action``; print what went wrong to stderr.
@@ -166,6 +169,24 @@ def _print_lines(log: OpLog) -> None:
         print_lines(found, source_texts(files), report_console())
 
 
+def _of_memory(log: OpLog) -> list[str]:
+    """Return what is to be said about the memory of a run that records it."""
+    if log.allocations is None:
+        return []
+    from kernbench.analysis import peak_line
+
+    return peak_line(log)
+
+
+def _print_memory(log: OpLog) -> None:
+    from kernbench.analysis import memory_use, print_memory
+
+    if log.allocations is not None and log.allocations.entries:
+        print_memory(memory_use(log), report_console())
+    else:
+        print("\nnothing was allocated on a device")
+
+
 def imported() -> list[str]:
     """Return the files of the modules that are imported."""
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
@@ -201,7 +222,7 @@ def run_and_report(
         ):
             status = work()
         report: Report = context.report()
-        remarks = [line for ask in context.run.remarks for line in ask()]
+        remarks = [line for ask in context.run.remarks for line in ask()] + _of_memory(log)
         found = {**report, "remarks": remarks} if remarks else {**report}
         said: list[str] = []
         failure = None
@@ -212,6 +233,8 @@ def run_and_report(
         print_report(report, peaks_of(machine), report_console(), idle_parts(log))
         if options.lines:
             _print_lines(log)
+        if options.memory:
+            _print_memory(log)
         if remarks:
             print("", *remarks, sep="\n")
     if json_only:

@@ -61,6 +61,7 @@ def run_script(options: ScriptOptions) -> int:
             data=options.data,
             seed=options.seed,
             **options.checks,
+            record_memory=options.records_memory,
             tf32=options.tf32,
         )
 

@@ -136,6 +136,7 @@ def _run(
         machine=machine,
         data=options.data,
         **options.checks,
+        record_memory=options.records_memory,
     )
 
     args = options.args or []

@@ -13,6 +13,7 @@ from kernbench.memory import BytePool, DeviceMemory
 if TYPE_CHECKING:
     from kernbench.clock import Simulation
     from kernbench.hardware import Machine, SipSpec
+    from kernbench.runtime_api.base.memory_recorder import MemoryRecorder
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +43,8 @@ class Devices:
         self._has_data = has_data
         self._byte_pool = BytePool()
         self._memories: dict[int, DeviceMemory] = {}
+        self.memory_recorder: MemoryRecorder | None = None
+        """Logs what is allocated, in a run that asks for it."""
         self._sips: dict[int, Sip] = {}
         self._more_queues: defaultdict[int, list[Stream]] = defaultdict(list)
         """By SIP, of its streams other than the default one."""
@@ -56,6 +59,9 @@ class Devices:
             found = self._memories[sip_id] = DeviceMemory(
                 sip_id, capacity_bytes, self._has_data, self._byte_pool
             )
+            if self.memory_recorder is not None:
+                found.when_allocated = self.memory_recorder.allocated
+                found.when_freed = self.memory_recorder.freed
         return found
 
     def sip(self, sip_id: int) -> Sip:

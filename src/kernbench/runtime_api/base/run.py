@@ -14,11 +14,13 @@ from kernbench.errors import UsageError
 from kernbench.hardware import Machine, load_machine
 from kernbench.kernel_time import StrandCosts, TimedStrands
 from kernbench.links import Network
+from kernbench.memory import AllocationLog
 from kernbench.op_log import OpLog
 from kernbench.replay import OutsideReads
 from kernbench.runtime_api.base.actions import Action, Keeper
 from kernbench.runtime_api.base.device_costs import TransferTemplates
 from kernbench.runtime_api.base.devices import Devices
+from kernbench.runtime_api.base.memory_recorder import MemoryRecorder
 from kernbench.runtime_api.base.ordering import Ordering, touches_of
 from kernbench.runtime_api.base.rank_state import RankState
 from kernbench.runtime_api.base.recorder import Recorder
@@ -48,6 +50,7 @@ class Run:
         data: bool,
         seed: int,
         checks: Checks | None = None,
+        records_memory: bool = False,
     ) -> None:
         if ranks is not None and (type(ranks) is not int or ranks < 1):
             raise UsageError(f"ranks must be at least 1, but got {ranks!r}")
@@ -90,6 +93,11 @@ class Run:
         self.main_state = RankState(rank=0, world_size=1, sip_id=0, spawn_id=-1)
         """That of the code outside of ``spawn``."""
         self.devices = Devices(self.machine, self.simulation, data)
+        if records_memory:
+            self.op_log.allocations = AllocationLog()
+            self.devices.memory_recorder = MemoryRecorder(
+                self.op_log.allocations, self.simulation, lambda: self.rank_state.rank
+            )
         self.has_symmetric = False
         """Whether ranks have shared memory with each other."""
         self._num_tensors = 0

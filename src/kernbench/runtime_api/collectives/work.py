@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kernbench.clock import Handle, UserSite
 from kernbench.errors import CollectiveTimeoutError, KernbenchError
+from kernbench.memory import Phase
 from kernbench.runtime_api.collectives.collective_data import build_record
 from kernbench.runtime_api.memory.in_flight import Span, byte_span
 from kernbench.runtime_api.memory.storage import BufferView
@@ -156,6 +157,8 @@ class Work(Part):
         for buffer, _, _ in spans:
             if self not in buffer.in_flight:
                 buffer.in_flight += (self,)
+                if buffer.allocation is not None:
+                    buffer.allocation.is_for(Phase.COMMUNICATION)
 
     def wait(self) -> bool:
         """Block the calling rank until its part of the collective is done.

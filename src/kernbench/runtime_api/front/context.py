@@ -78,6 +78,8 @@ class RuntimeContext(TorchNames):
         tf32: How float32 operands of products are rounded whose kernel asks for less than float32
             (``input_precision``, Triton's default is tf32), on a machine with an engine for that:
             ``"round"`` to nearest, ``"truncate"``, or ``"ieee"``: not at all.
+        record_memory: Whether :attr:`op_log` has what was allocated, when, where and what for
+            (``kernbench memory``).
         kernel_engine: What plans, times and executes kernels; None is the run's own. It brings its
             own ``tf32``.
 
@@ -126,9 +128,11 @@ class RuntimeContext(TorchNames):
         nan_is_error: bool | None = None,
         allow: str | Iterable[str] | None = None,
         tf32: str = "round",
+        record_memory: bool = False,
         kernel_engine: KernelEngine | None = None,
     ) -> None:
-        run = self.run = Run(machine, ranks, data, seed, Checks.of(check, allow, nan_is_error))
+        checks = Checks.of(check, allow, nan_is_error)
+        run = self.run = Run(machine, ranks, data, seed, checks, record_memory)
         self.ahbm = Ahbm(run)
         self.distributed = Distributed(run)
         memory = SymmetricMemory(self)

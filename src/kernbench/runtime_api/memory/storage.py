@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.dtypes import DType
-from kernbench.memory import Buffer, DeviceMemory
+from kernbench.memory import Buffer, DeviceMemory, Phase
 
 Array = npt.NDArray[Any]
 
@@ -58,6 +58,13 @@ class Storage:
         buffer = getattr(self, "buffer", None)
         if buffer is not None:
             self._memory.free(buffer)
+
+
+def keep_for(phase: Phase, *tensors: View | None) -> None:
+    """Note for the run's log what the memory of tensors is for."""
+    for each in tensors:
+        if each is not None and each.buffer.allocation is not None:
+            each.buffer.allocation.is_for(phase)
 
 
 def device_array(

@@ -16,6 +16,7 @@ from kernbench.torch_bridge.device import (
     module,
     pinned,
     rng,
+    snapshots,
     tensors,
 )
 
@@ -35,6 +36,12 @@ INSTALLATIONS = (
     Installation("gradients", "gradients on their tensors' devices", gradients.install),
     Installation("buckets", "DDP's buckets on their parameters' devices", buckets.install),
     Installation("cuda_memory", "torch.cuda.memory", cuda_memory.install, {"cuda_builds": _HIDES}),
+    Installation(
+        "snapshots",
+        "torch.cuda.memory._snapshot, and what it records",
+        snapshots.install,
+        {"cuda_builds": _HIDES},
+    ),
     Installation(
         "lacking", "errors for what is not supported", lacking.install, {"cuda_builds": _HIDES}
     ),

@@ -54,8 +54,6 @@ _REFUSED: dict[Any, dict[str, str]] = {
 _ADVICE = {
     ("tunableop", "record_untuned"): "products are timed as kernbench's kernels, which are not "
     "tuned; leave it out",
-    ("memorySnapshot", "recordMemory"): "the report has peak memory, torch.cuda.memory_stats() the "
-    "statistics",
     ("hostMemory", "HostMemory"): "host memory is not modeled; leave it out",
     ("_nccl",): "use the collectives of torch.distributed, with one of its groups",
     ("Allocator",): "the allocator is a model; leave it out, or make a tensor for the memory",

@@ -12,6 +12,7 @@ from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.compiler import install as compiler
 from kernbench.torch_bridge.dispatch import addresses, dropout, sync_batch_norm
 from kernbench.torch_bridge.front import hosts, spawn, workers
+from kernbench.torch_bridge.placement import passes
 from kernbench.torch_bridge.processes import call_counts, float32, naming
 from kernbench.torch_bridge.python import (
     clocks,
@@ -85,11 +86,21 @@ def installations(programs: Programs) -> list[Installation]:
         ),
         Installation("loggers", "loggers, per process", programs.loggers.install),
         Installation(
+            "passes",
+            "notes of backward passes, in a run that records its memory",
+            lambda patches: _note_passes(programs, patches),
+        ),
+        Installation(
             "call_counts.unseen",
             "C++ of a GPU build is not counted as Python",
             lambda patches: _leave_out(programs, patches),
         ),
     ]
+
+
+def _note_passes(programs: Programs, patches: Patches) -> None:
+    if programs.session.run.op_log.allocations is not None:
+        passes.install(patches)
 
 
 def _leave_out(programs: Programs, patches: Patches) -> None:

@@ -221,6 +221,8 @@ def inside(process: Process) -> Iterator[None]:
                 yield
         finally:
             process.observers.remove(observer)
+            if process.memory_use is not None:
+                process.memory_use.finish()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from kernbench.torch_bridge.memory import shown
+from kernbench.report import format_size as shown
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.front.session import Session

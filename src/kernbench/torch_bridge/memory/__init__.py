@@ -1,23 +1,20 @@
 """Memory of simulated devices as PyTorch's caching allocator would assign it."""
 
 from kernbench.torch_bridge.memory.allocator import (
+    BlockObserver,
     CachingAllocator,
     DeviceFullError,
     MemoryBlock,
     PrivatePool,
 )
-from kernbench.torch_bridge.memory.devices import (
-    Memories,
-    SharedDevice,
-    shown,
-)
+from kernbench.torch_bridge.memory.devices import Memories, SharedDevice
 
 __all__ = [
+    "BlockObserver",
     "CachingAllocator",
     "DeviceFullError",
     "Memories",
     "MemoryBlock",
     "PrivatePool",
     "SharedDevice",
-    "shown",
 ]

@@ -8,9 +8,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from kernbench.memory import Allocation
+
+CallFrame = tuple[str, int, str]
+"""A file, a line and the name of a function."""
 
 _MIB = 1 << 20
 ROUNDING = 512
@@ -35,13 +41,16 @@ class MemoryBlock:
     __slots__ = (
         "address",
         "after",
+        "allocation",
         "asked_bytes",
         "before",
         "fits_since",
+        "frames",
         "is_free",
         "label",
         "num_again",
         "owner",
+        "pass_number",
         "pool",
         "size",
     )
@@ -62,6 +71,12 @@ class MemoryBlock:
         """The state of the free lists in which it was last chosen for a request of its size."""
         self.label = ""
         """What it was allocated for."""
+        self.allocation: Allocation | None = None
+        """What the run's log has of it, where it records allocations."""
+        self.pass_number = 0
+        """In which pass of the program it was allocated, likewise."""
+        self.frames: Sequence[CallFrame] = ()
+        """Where, if the program has asked for a history."""
 
     def free(self) -> None:
         """Return it to its allocator; any thread may, even in the middle of an allocation."""
@@ -136,6 +151,31 @@ class PrivatePool:
     """How many graphs may be replayed in its blocks; while there are any, it keeps its segments."""
 
 
+class BlockObserver(Protocol):
+    """Notes what an allocator does."""
+
+    def allocated(self, block: MemoryBlock, tensor: Any) -> None:
+        """Note that a block is in use, for a tensor if that is known."""
+
+    def freed(self, block: MemoryBlock) -> None:
+        """Note that a block is not in use any more."""
+
+    def segment(self, action: Literal["segment_alloc", "segment_free"], block: MemoryBlock) -> None:
+        """Note that the device has given a segment, which is one block, or has it back."""
+
+
+class _Noted(deque[MemoryBlock]):
+    """Blocks that were freed, each of which is noted."""
+
+    def __init__(self, blocks: Iterable[MemoryBlock], freed: Callable[[MemoryBlock], None]) -> None:
+        super().__init__(blocks)
+        self._freed = freed
+
+    def append(self, block: MemoryBlock) -> None:
+        self._freed(block)
+        super().append(block)
+
+
 class CachingAllocator:
     """The blocks of one process on one device.
 
@@ -162,6 +202,12 @@ class CachingAllocator:
         """The most bytes that it may reserve, however many the device has."""
         self.when_reserved: Callable[[], None] | None = None
         """Called after each segment that the device gives it."""
+        self.recorder: BlockObserver | None = None
+
+    def record(self, recorder: BlockObserver) -> None:
+        """Let all that it does from now on be noted."""
+        self.recorder = recorder
+        self.returned = _Noted(self.returned, recorder.freed)
 
     @property
     def amounts(self) -> Amounts:
@@ -274,6 +320,21 @@ class CachingAllocator:
             block.is_free = True
             insort(free, (block.size, block.address, block))
 
+    def segments(self) -> list[list[MemoryBlock]]:
+        """Return the blocks of each segment, all in the order of addresses."""
+        self.settle()
+        blocks = [*self.in_use, *(each[2] for free in self._free.values() for each in free)]
+        firsts = [each for each in blocks if each.before is None]
+        found = []
+        for first in sorted(firsts, key=lambda each: each.address):
+            segment: list[MemoryBlock] = []
+            block: MemoryBlock | None = first
+            while block is not None:
+                segment.append(block)
+                block = block.after
+            found.append(segment)
+        return found
+
     def empty_cache(self) -> None:
         """Return the segments that hold no block in use to the device."""
         self.settle()
@@ -283,6 +344,8 @@ class CachingAllocator:
             whole = [each for each in free if each[2].before is None and each[2].after is None]
             for each in whole:
                 free.remove(each)
+                if self.recorder is not None:
+                    self.recorder.segment("segment_free", each[2])
                 self._release(each[0])
                 self._amounts.reserved_bytes.drop(each[0])
                 self._amounts.segments.drop(1)
@@ -309,6 +372,8 @@ class CachingAllocator:
         block = MemoryBlock(self, pool, self._next_address, segment)
         # A gap, so that segments are never adjacent.
         self._next_address += segment + ROUNDING
+        if self.recorder is not None:
+            self.recorder.segment("segment_alloc", block)
         return block
 
     def _take(self, segment: int) -> None:

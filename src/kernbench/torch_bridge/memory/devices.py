@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 Owner = TypeVar("Owner", bound=Hashable)
 """What owns an allocator on each device: a process."""
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
 
 class SharedDevice:
     """The HBM of one SIP, which all processes on it share."""
@@ -67,15 +65,3 @@ class Memories(Generic[Owner]):
             found = CachingAllocator(device.reserve, device.release)
             self.allocators[process, sip_id] = found
         return found
-
-
-def shown(size_bytes: int) -> str:
-    """Return a number of bytes in readable units.
-
-    >>> shown(1536), shown(1 << 34)
-    ('1.50 KiB', '16.00 GiB')
-    """
-    value, unit = float(size_bytes), 0
-    while value >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{value:.2f} {_UNITS[unit]}" if unit else f"{size_bytes} B"

@@ -9,7 +9,9 @@ import torch
 
 from kernbench.clock import user_site
 from kernbench.errors import OutOfMemoryError
-from kernbench.torch_bridge.memory import DeviceFullError, shown
+from kernbench.report import format_size as shown
+from kernbench.torch_bridge.memory import DeviceFullError
+from kernbench.torch_bridge.placement.process_memory import ProcessMemory
 from kernbench.torch_bridge.processes.process import current
 
 if TYPE_CHECKING:
@@ -23,8 +25,10 @@ class DeviceMemoryError(OutOfMemoryError, torch.OutOfMemoryError):
     """A device's HBM is full: names the allocation, its rank and line, and what is in use."""
 
 
-def allocate(process: Process, sip_id: int, size_bytes: int, label: str) -> MemoryBlock | None:
-    """Return a block for a process; None for 0 bytes.
+def allocate(
+    process: Process, sip_id: int, size_bytes: int, label: str, tensor: Any = None
+) -> MemoryBlock | None:
+    """Return a block for a process; None for 0 bytes. ``tensor`` is what it is for, if known.
 
     Raises:
         DeviceMemoryError: The device is full.
@@ -36,11 +40,19 @@ def allocate(process: Process, sip_id: int, size_bytes: int, label: str) -> Memo
         allocator = process.session.memories.allocator(process, sip_id)
         process.allocators[sip_id] = allocator
         allocator.when_reserved = process.host.allocate_segment
+        log = process.session.run.op_log.allocations
+        if process.memory_use is None and log is not None:
+            process.memory_use = ProcessMemory(process, log)
+        if process.memory_use is not None:
+            allocator.record(process.memory_use)
     try:
         stream = process.private_pool or process.state.stream
-        return allocator.allocate(size_bytes, stream, label)
+        block = allocator.allocate(size_bytes, stream, label)
     except DeviceFullError:
         raise _out_of_memory(process, allocator, sip_id, size_bytes, label) from None
+    if allocator.recorder is not None:
+        allocator.recorder.allocated(block, tensor)
+    return block
 
 
 def reallocate(storage: Any) -> None:

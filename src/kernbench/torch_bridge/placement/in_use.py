@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from kernbench.errors import UsageError
+from kernbench.memory import Phase
 from kernbench.torch_bridge.placement.residence import (
     Residence,
     known_residence,
@@ -40,6 +41,8 @@ def begin_use(part: Part, inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -
             if residence is not None:
                 residence.uses += (Use(part, *_span(tensor), writes),)
                 found.append(residence)
+                if residence.block is not None and residence.block.allocation is not None:
+                    residence.block.allocation.is_for(Phase.COMMUNICATION)
     return found
 
 

@@ -71,8 +71,10 @@ def known_residence(tensor: Tensor) -> Residence | None:
     return found
 
 
-def reside(storage: Any, device: torch.device | None, label: str) -> Residence:
-    """Give a storage memory on a device or the host; ``label`` says what for.
+def reside(
+    storage: Any, device: torch.device | None, label: str, tensor: Tensor | None = None
+) -> Residence:
+    """Give a storage, and a tensor with it, memory on a device or the host; for what ``label``.
 
     Raises:
         DeviceMemoryError: The device is full.
@@ -82,7 +84,7 @@ def reside(storage: Any, device: torch.device | None, label: str) -> Residence:
         return made
     process = current()
     sip_id = process.first_sip + device.index
-    block = allocate(process, sip_id, storage.nbytes(), label)
+    block = allocate(process, sip_id, storage.nbytes(), label, tensor)
     made = storage._kernbench = Residence(device, sip_id, block)
     return made
 
@@ -99,7 +101,7 @@ def settle_on(process: Process, tensor: Tensor, device: torch.device, label: str
         return
     if getattr(storage, "_kernbench", None) is None:
         sip_id = process.first_sip + device.index
-        block = allocate(process, sip_id, storage.nbytes(), label)
+        block = allocate(process, sip_id, storage.nbytes(), label, tensor)
         # What __init__ does, inlined: this runs for every result.
         made = _new(Residence)
         made.device, made.sip_id, made.block = device, sip_id, block
@@ -119,12 +121,12 @@ def settle(tensor: Tensor, device: torch.device | None, label: str = "") -> Resi
         return None
     found: Residence | None = getattr(storage, "_kernbench", None)
     if found is None:
-        found = reside(storage, device, label)
+        found = reside(storage, device, label, tensor)
     elif found.device is None and device is not None:
         # C++ made it, and passed it to a collective, before it was known to be on a device.
         process = current()
         found.device, found.sip_id = device, process.first_sip + device.index
-        found.block = allocate(process, found.sip_id, storage.nbytes(), label)
+        found.block = allocate(process, found.sip_id, storage.nbytes(), label, tensor)
     return found
 
 

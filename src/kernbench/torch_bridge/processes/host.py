@@ -72,6 +72,11 @@ class Host:
     def now_ps(self) -> int:
         return max(self._ahead_ps, self._run.simulation.now_ps)
 
+    @property
+    def paid_ps(self) -> int:
+        """The time up to which the log has what the host did; asking for it takes none."""
+        return max(self._ahead_ps, self._env.now_ps)
+
     def look_at_clock(self) -> int:
         """Return the host's time, plus the time that reading it takes.
 

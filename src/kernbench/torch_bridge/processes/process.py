@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernbench.clock import Handle
+from kernbench.torch_bridge.memory import BlockObserver
 from kernbench.torch_bridge.processes.eager_host import host_of
 from kernbench.torch_bridge.processes.ranges import Ranges
 from kernbench.torch_bridge.processes.registrations import SHARED, Registrations
@@ -71,6 +72,19 @@ class RankThread:
         self.end.end_after(0)
 
 
+class MemoryUse(BlockObserver, Protocol):
+    """Notes the allocations of a process."""
+
+    def backward_begins(self, outputs: Any) -> None:
+        """Note that autograd begins a backward pass from some outputs."""
+
+    def backward_ended(self) -> None:
+        """Note that it has ended one."""
+
+    def finish(self) -> None:
+        """Note that the program has ended."""
+
+
 class Priced(Protocol):
     """An observer whose costs depend on the precision that a process requests."""
 
@@ -110,6 +124,8 @@ class Process:
         """Current streams of devices other than the current one, by SIP."""
         self.allocators: dict[int, CachingAllocator] = {}
         """Allocators of the devices that it has used, by SIP."""
+        self.memory_use: MemoryUse | None = None
+        """What notes its allocations, if anything does."""
         self.modules: list[ModuleType] = []
         """Its own modules, while another rank runs."""
         self.library_state: list[Any] = []

@@ -1,0 +1,384 @@
+"""What was in the memory of devices: how much over time, and what at the peak, adding up to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+from rich.text import Text
+
+from kernbench.analysis.tables import SHOWN_LINES, TableColumn, fitting_table
+from kernbench.errors import UsageError
+from kernbench.memory import NEVER, Allocation, Phase
+from kernbench.report import format_ns, format_share, format_size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kernbench.op_log import OpLog
+
+Column = npt.NDArray[np.int64]
+
+ROUNDING = "rounding"
+"""What stands for bytes that the allocator gave and nobody asked for."""
+_LINES = "allocated at"
+_BARS = " ▁▂▃▄▅▆▇█"
+_NUM_BARS = 24
+_NUM_SPANS = 200
+"""Parts of a run, for each of which the most bytes in use are given."""
+
+
+class PartReport(TypedDict):
+    """The bytes of the peak that have something in common."""
+
+    name: str
+    bytes: int
+    tensors: int
+
+
+class AliveReport(TypedDict):
+    """One allocation that was alive at the peak."""
+
+    name: str
+    shape: list[int]
+    dtype: str
+    phase: str
+    module: str
+    file: str
+    line: int
+    bytes: int
+    """What was asked for."""
+    since_ns: float
+
+
+class PeakReport(TypedDict):
+    """The peak of one rank on one device; each list adds up to ``bytes``."""
+
+    rank: int
+    device: int
+    bytes: int
+    """In blocks of the allocator, as ``torch.cuda.max_memory_allocated`` counts them."""
+    time_ns: float
+    phases: list[PartReport]
+    """Of what was asked for; ``rounding`` is what the allocator added."""
+    modules: list[PartReport]
+    lines: list[PartReport]
+    tensors: list[AliveReport]
+    """Largest first; with the rounding of ``phases`` they add up, too."""
+
+
+class RankMemory(TypedDict):
+    """One rank's use of one device."""
+
+    rank: int
+    device: int
+    peak_bytes: int
+    peak_ns: float
+    high_water: list[tuple[float, int]]
+    """When the high-water mark rose, in ns, and to what; of rises shorter than a 200th of the run
+    the last ones."""
+    in_use: list[tuple[float, int]]
+    """Ends of 200 parts of the run, in ns, and the most bytes in use in each."""
+    phases: list[PartReport]
+
+
+class MemoryReport(TypedDict):
+    """What ``kernbench memory --json`` prints."""
+
+    ranks: list[RankMemory]
+    peak: PeakReport
+    """Of the rank that was asked for, else of the one with the highest."""
+
+
+class _RankUse:
+    """The allocations of one rank on one device, and the bytes in use after each event."""
+
+    def __init__(self, key: tuple[int, int], entries: list[Allocation]) -> None:
+        self.rank, self.device = key
+        self.entries = entries
+        freed = [each for each in entries if each.end != NEVER]
+        numbers = _ints([*(a.begin for a in entries), *(a.end for a in freed)])
+        times_ps = _ints([*(a.begin_ps for a in entries), *(a.end_ps for a in freed)])
+        sizes = _ints([*(a.size_bytes for a in entries), *(-a.size_bytes for a in freed)])
+        order = np.argsort(numbers)
+        self.times_ps: Column = np.maximum.accumulate(times_ps[order])
+        self.in_use: Column = np.cumsum(sizes[order])
+        peak = int(np.argmax(self.in_use))
+        self.peak_bytes = int(self.in_use[peak])
+        self.peak_ps = int(self.times_ps[peak])
+        event = int(numbers[order][peak])
+        self.alive = [
+            each
+            for each in entries
+            if each.begin <= event and (each.end == NEVER or each.end > event)
+        ]
+
+    def phases(self) -> list[PartReport]:
+        found = _parts(self.alive, lambda each: each.phase.value)
+        return found + self._rounding()
+
+    def _rounding(self) -> list[PartReport]:
+        added = [each.size_bytes - each.asked_bytes for each in self.alive]
+        rounded = [size_bytes for size_bytes in added if size_bytes]
+        return (
+            [{"name": ROUNDING, "bytes": sum(rounded), "tensors": len(rounded)}] if rounded else []
+        )
+
+    def peak(self) -> PeakReport:
+        return {
+            "rank": self.rank,
+            "device": self.device,
+            "bytes": self.peak_bytes,
+            "time_ns": self.peak_ps / 1000,
+            "phases": self.phases(),
+            "modules": _parts(self.alive, lambda each: str(each.module)) + self._rounding(),
+            "lines": _parts(self.alive, _place) + self._rounding(),
+            "tensors": [
+                _alive(each)
+                for each in sorted(self.alive, key=lambda each: (-each.asked_bytes, each.begin))
+            ],
+        }
+
+    def summary(self, end_ps: int) -> RankMemory:
+        ends_ps = np.linspace(0, end_ps, _NUM_SPANS + 1).astype(np.int64)[1:]
+        most = self._most_until(ends_ps)
+        marks = np.maximum.accumulate(most)
+        rises = np.flatnonzero(np.diff(marks, prepend=0))
+        # The event that brought each mark: the first with as much.
+        first = np.searchsorted(np.maximum.accumulate(self.in_use), marks[rises])
+        return {
+            "rank": self.rank,
+            "device": self.device,
+            "peak_bytes": self.peak_bytes,
+            "peak_ns": self.peak_ps / 1000,
+            "high_water": [
+                (float(time_ps / 1000), int(size_bytes))
+                for time_ps, size_bytes in zip(self.times_ps[first], marks[rises], strict=True)
+            ],
+            "in_use": [
+                (float(end / 1000), int(size_bytes))
+                for end, size_bytes in zip(ends_ps, most, strict=True)
+            ],
+            "phases": self.phases(),
+        }
+
+    def _most_until(self, ends_ps: Column) -> Column:
+        """Return the most bytes in use between each time and the one before it."""
+        stops = np.searchsorted(self.times_ps, ends_ps, side="right")
+        stops[-1] = len(self.in_use)
+        starts = np.concatenate([[0], stops[:-1]])
+        return _ints(
+            [
+                # What is in use when the part begins, and all that comes in it.
+                self.in_use[max(start - 1, 0) : stop].max() if stop else 0
+                for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
+            ]
+        )
+
+
+def memory_use(log: OpLog, rank: int | None = None) -> MemoryReport:
+    """Return what was allocated on the devices of a run, and what was alive at the peak.
+
+    Args:
+        log: The log of a run that records its memory.
+        rank: Whose peak is described; None: that of the rank with the highest.
+
+    Raises:
+        UsageError: The run has no record of its memory, or allocated none, or the rank did not.
+    """
+    uses = _uses(log)
+    asked = [use for use in uses if rank is None or use.rank == rank]
+    if not asked:
+        known = ", ".join(str(each) for each in sorted({use.rank for use in uses})[:8])
+        raise UsageError(f"rank {rank} allocated nothing on a device; ranks that did: {known}")
+    end_ps = max(log.end_ps, *(int(use.times_ps[-1]) for use in uses))
+    return {
+        "ranks": [use.summary(end_ps) for use in uses],
+        "peak": max(asked, key=lambda use: use.peak_bytes).peak(),
+    }
+
+
+def memory_curve(log: OpLog, rank: int, device: int) -> tuple[Column, Column]:
+    """Return the bytes that a rank has in use on a device: times in ps, and bytes from then on.
+
+    Raises:
+        UsageError: The run has no record of it.
+    """
+    for use in _uses(log):
+        if (use.rank, use.device) == (rank, device):
+            return use.times_ps, use.in_use
+    raise UsageError(f"rank {rank} allocated nothing on device {device}")
+
+
+def peak_line(log: OpLog) -> list[str]:
+    """Return what was in memory at the highest peak, as a line for the end of a report."""
+    if log.allocations is None or not log.allocations.entries:
+        return []
+    use = max(_uses(log), key=lambda each: each.peak_bytes)
+    parts = ", ".join(f"{each['name']} {format_size(each['bytes'])}" for each in use.phases())
+    return [
+        f"in memory at the peak of rank {use.rank}, {format_size(use.peak_bytes)} at "
+        f"{format_ns(use.peak_ps / 1000)}: {parts}"
+    ]
+
+
+def _uses(log: OpLog) -> list[_RankUse]:
+    if log.allocations is None:
+        raise UsageError(
+            "this run has no record of its memory; run the program again with --save, or with "
+            "record_memory=True"
+        )
+    by_owner: dict[tuple[int, int], list[Allocation]] = {}
+    for each in log.allocations.entries:
+        by_owner.setdefault((each.rank, each.sip_id), []).append(each)
+    if not by_owner:
+        raise UsageError("nothing was allocated on a device in this run")
+    return [_RankUse(key, by_owner[key]) for key in sorted(by_owner)]
+
+
+def _ints(values: Sequence[int]) -> Column:
+    return np.array(values, dtype=np.int64)
+
+
+def _parts(alive: Sequence[Allocation], name: Callable[[Allocation], str]) -> list[PartReport]:
+    found: dict[str, PartReport] = {}
+    for each in alive:
+        key = name(each)
+        part = found.setdefault(key, {"name": key, "bytes": 0, "tensors": 0})
+        part["bytes"] += each.asked_bytes
+        part["tensors"] += 1
+    return sorted(found.values(), key=lambda part: (-part["bytes"], part["name"]))
+
+
+def _place(each: Allocation) -> str:
+    return f"{each.file}:{each.line}" if each.line else ""
+
+
+def _alive(each: Allocation) -> AliveReport:
+    return {
+        "name": each.name,
+        "shape": list(each.shape),
+        "dtype": each.dtype,
+        "phase": each.phase.value,
+        "module": str(each.module),
+        "file": each.file,
+        "line": each.line,
+        "bytes": each.asked_bytes,
+        "since_ns": each.begin_ps / 1000,
+    }
+
+
+def print_memory(found: MemoryReport, console: Console) -> None:
+    """Print the tables: ranks over time, then the peak by phase, module, line and tensor."""
+    peak = found["peak"]
+    console.print("", fitting_table(console, _RANKS, _rank_rows(found["ranks"])), sep="\n")
+    console.print(
+        Text(
+            f"\nat the peak of rank {peak['rank']}: {format_size(peak['bytes'])} on device "
+            f"{peak['device']} at {format_ns(peak['time_ns'])}"
+        )
+    )
+    whole = peak["bytes"]
+    for title, parts in (
+        ("phase", peak["phases"]),
+        ("module", peak["modules"]),
+        (_LINES, peak["lines"]),
+    ):
+        columns = (
+            TableColumn(title, is_number=False),
+            TableColumn("tensors"),
+            TableColumn("bytes"),
+            TableColumn("share"),
+        )
+        rows = list(_part_rows(parts, whole))
+        if title == _LINES:
+            rows = [[_short(name), *rest] for name, *rest in rows]
+        console.print("", fitting_table(console, columns, rows), sep="\n")
+    console.print("", fitting_table(console, _TENSORS, _tensor_rows(peak)), sep="\n")
+    if any(each["name"] == Phase.KV_CACHE for each in peak["phases"]):
+        console.print(Text("\nKV cache is a guess, by the names of classes and buffers"))
+
+
+_RANKS = (
+    TableColumn("rank"),
+    TableColumn("device", only_wide=True),
+    TableColumn("peak"),
+    TableColumn("at"),
+    TableColumn("most of it", only_wide=True),
+    TableColumn("over time"),
+)
+
+
+def _rank_rows(ranks: Sequence[RankMemory]) -> Iterator[list[str]]:
+    for each in ranks[:SHOWN_LINES]:
+        most = each["phases"][0]
+        yield [
+            str(each["rank"]),
+            str(each["device"]),
+            format_size(each["peak_bytes"]),
+            format_ns(each["peak_ns"]),
+            f"{most['name']} {format_share(most['bytes'], each['peak_bytes'])}",
+            _bars([size_bytes for _, size_bytes in each["in_use"]]),
+        ]
+    rest = ranks[SHOWN_LINES:]
+    if rest:
+        yield [f"({len(rest)} more)", "", "", "", "", ""]
+
+
+def _bars(sizes: Sequence[int]) -> str:
+    """Return a curve in characters, each as high as the most that it stands for."""
+    highest = max(sizes) or 1
+    bounds = [number * len(sizes) // _NUM_BARS for number in range(_NUM_BARS + 1)]
+    most = [max(sizes[a:b], default=0) for a, b in pairwise(bounds)]
+    last = len(_BARS) - 1
+    return "".join(_BARS[-(-each * last // highest)] for each in most)
+
+
+def _part_rows(parts: Sequence[PartReport], whole: int) -> Iterator[list[str]]:
+    for each in parts[:SHOWN_LINES]:
+        share = format_share(each["bytes"], whole)
+        yield [
+            each["name"] or "(none)",
+            str(each["tensors"]),
+            format_size(each["bytes"]),
+            share,
+        ]
+    rest = parts[SHOWN_LINES:]
+    if rest:
+        size_bytes = sum(each["bytes"] for each in rest)
+        tensors = sum(each["tensors"] for each in rest)
+        share = format_share(size_bytes, whole)
+        yield [f"({len(rest)} more)", str(tensors), format_size(size_bytes), share]
+
+
+_TENSORS = (
+    TableColumn("tensor", is_number=False),
+    TableColumn("shape", is_number=False),
+    TableColumn("phase", is_number=False),
+    TableColumn("allocated at", is_number=False, only_wide=True),
+    TableColumn("bytes"),
+)
+
+
+def _tensor_rows(peak: PeakReport) -> Iterator[list[str]]:
+    tensors = peak["tensors"]
+    for each in tensors[:SHOWN_LINES]:
+        place = f"{each['file']}:{each['line']}" if each["line"] else ""
+        yield [
+            each["name"],
+            "x".join(map(str, each["shape"])),
+            each["phase"],
+            _short(place),
+            format_size(each["bytes"]),
+        ]
+    rest = tensors[SHOWN_LINES:]
+    if rest:
+        size_bytes = sum(each["bytes"] for each in rest)
+        yield [f"({len(rest)} more)", "", "", "", format_size(size_bytes)]
+
+
+def _short(place: str) -> str:
+    return place.rpartition("/")[2]

@@ -1,0 +1,43 @@
+"""``kernbench memory``: what was in the memory of devices in a saved run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from kernbench.cli import options as given
+from kernbench.cli.programs.reporting import DONE, guarded, show_or_write
+from kernbench.cli.registry import options_command
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryOptions(given.AnalysisOptions):
+    """What ``kernbench memory`` was given."""
+
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
+    rank: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Whose peak to show [default: of all ranks the highest]."),
+    ] = None
+
+
+PLACE = 22
+app = typer.Typer()
+
+
+@options_command(app, "memory")
+def _memory(context: typer.Context, options: MemoryOptions) -> int:
+    """Say what was in device memory over time, and at its peak: by phase, module, line, tensor."""
+    return guarded(lambda: show_memory(options), options.debug, usage=True)
+
+
+def show_memory(options: MemoryOptions) -> int:
+    """Print or write what a run had in memory, and return the exit status."""
+    from kernbench.analysis import memory_use, print_memory
+    from kernbench.saved import load_run
+
+    found = memory_use(load_run(options.run).log, options.rank)
+    show_or_write(found, options.json, lambda console: print_memory(found, console))
+    return DONE

@@ -1,0 +1,79 @@
+"""What a run has allocated on its devices: each allocation, from when to when, and what for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import count
+from typing import Any
+
+NEVER = -1
+"""The end of an allocation that was not freed."""
+
+
+class Phase(StrEnum):
+    """What memory is for; where several are true, the first one of these counts."""
+
+    WEIGHTS = "weights"
+    BUFFERS = "buffers"
+    """Of modules: what is no parameter and still part of the model."""
+    OPTIMIZER_STATE = "optimizer state"
+    GRADIENTS = "gradients"
+    """Of parameters."""
+    ACTIVATIONS = "activations"
+    """What is kept for the backward pass."""
+    KV_CACHE = "KV cache"
+    COMMUNICATION = "communication"
+    """What collectives read or write, and nothing above is."""
+    TEMPORARIES = "temporaries"
+    """What was freed before the pass that allocated it had ended."""
+    OTHER = "other"
+    """What is not known to be anything else."""
+
+
+_RANKS = {phase: number for number, phase in enumerate(Phase)}
+
+
+@dataclass(slots=True, eq=False)
+class Allocation:
+    """Memory of a device from when it was allocated until it was freed."""
+
+    rank: int
+    sip_id: int
+    size_bytes: int
+    """What the allocator gave, rounded up."""
+    asked_bytes: int
+    begin: int
+    """The number of the event; those of a run's allocations and frees are in order."""
+    begin_ps: int
+    name: str
+    """Of the tensor, or of the operation that made it."""
+    shape: tuple[int, ...]
+    dtype: str
+    module: Any = ""
+    """The module whose code allocated it, as anything that has a text; empty without one."""
+    file: str = ""
+    line: int = 0
+    """Of the program; 0 where it is not known."""
+    end: int = NEVER
+    end_ps: int = NEVER
+    phase: Phase = Phase.OTHER
+
+    def is_for(self, phase: Phase) -> None:
+        """Note that it is for a phase, unless it is known to be for one that counts before it."""
+        if _RANKS[phase] < _RANKS[self.phase]:
+            self.phase = phase
+
+
+class AllocationLog:
+    """The allocations of a run, in order."""
+
+    def __init__(self) -> None:
+        self.entries: list[Allocation] = []
+        self.next_event = count().__next__
+        """Returns the number of the next event. Python may free memory at any moment, also while
+        another event is being noted."""
+
+    def ended(self, allocation: Allocation, end_ps: int) -> None:
+        """Note that an allocation is freed."""
+        allocation.end, allocation.end_ps = self.next_event(), end_ps

@@ -1,0 +1,239 @@
+"""Notes what a process allocates: when, where in its program, and what for."""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from kernbench.clock import owner_of
+from kernbench.memory import NEVER, Allocation, AllocationLog, Phase
+from kernbench.torch_bridge.placement.call_stacks import CallStack, CallStacks
+from kernbench.torch_bridge.placement.roles import ModuleName, Roles
+from kernbench.torch_bridge.processes.process import HERE
+from kernbench.torch_bridge.processes.python_calls import FRAMES_OF_FUNCTION, IN_THREAD
+
+if TYPE_CHECKING:
+    from kernbench.torch_bridge.memory import MemoryBlock
+    from kernbench.torch_bridge.placement.memory_history import History
+    from kernbench.torch_bridge.processes.process import Process
+
+_graph_task = torch._C._current_graph_task_id
+_node: Any = torch._C._current_autograd_node
+_sequence: Any = torch.autograd._get_sequence_nr
+_NO_BACKWARD = -1
+_MOST_MARKS = 1 << 17
+"""Places of forward passes that are kept for backward passes."""
+
+_name_of = cache(lambda dtype: str(dtype).removeprefix("torch."))
+
+Place = tuple[ModuleName | str, str, int]
+"""A module and a line of the program."""
+Pass = tuple[Any, ...]
+"""What tells passes apart: of modules, of autograd, of an optimizer; empty outside of them."""
+
+
+class ProcessMemory:
+    """What a process has in its devices' memory, and what it is for.
+
+    It only looks: at the stack when memory is allocated or freed, and, between passes of the
+    program, at the modules, optimizers and autograd graphs that the stack has shown. So neither
+    the program nor its simulated time can tell.
+    """
+
+    def __init__(self, process: Process, log: AllocationLog | None) -> None:
+        self._process = process
+        self._log = log
+        self.history: History | None = None
+        """What the program has asked to be kept."""
+        self._stacks = CallStacks()
+        self._roles = Roles()
+        self._pass: Pass = ()
+        self._number = 0
+        """Of the pass."""
+        self._is_over = False
+        """Whether something was freed after its end."""
+        self._in_step: list[Allocation] = []
+        self._known_roots: set[int] = set()
+        """Modules that were looked at since an optimizer's step."""
+        self._sequences: list[int] = []
+        """Autograd's number of the first operation of each place, in order."""
+        self._places: list[Place] = []
+
+    def allocated(self, block: MemoryBlock, tensor: Any) -> None:
+        """Note that a block is in use, for a tensor if that is known."""
+        calls = IN_THREAD.calls
+        if calls is None or not calls.is_on:
+            self._allocated(block, tensor)
+            return
+        calls.pause(FRAMES_OF_FUNCTION)
+        try:
+            self._allocated(block, tensor)
+        finally:
+            calls.resume()
+
+    def _allocated(self, block: MemoryBlock, tensor: Any) -> None:
+        frame, log = sys._getframe(2), self._log
+        if self.history is not None:
+            self.history.allocated(block, frame)
+        if log is None:
+            return
+        stack = self._stacks.look(frame)
+        self._meet(stack)
+        module, file, line = self._place_of(stack)
+        process = self._process
+        block.pass_number = self._number
+        block.allocation = made = Allocation(
+            process.rank,
+            self._sip_of(block),
+            block.size,
+            block.asked_bytes,
+            log.next_event(),
+            process.host.paid_ps,
+            block.label,
+            () if tensor is None else tuple(tensor.shape),
+            "" if tensor is None else _name_of(tensor.dtype),
+            module,
+            file,
+            line,
+        )
+        log.entries.append(made)
+        if stack.is_sharding:
+            made.phase = Phase.COMMUNICATION
+        elif stack.is_cache:
+            made.is_for(Phase.KV_CACHE)
+        if stack.step is not None:
+            self._in_step.append(made)
+
+    def _sip_of(self, block: MemoryBlock) -> int:
+        for sip_id, allocator in self._process.allocators.items():
+            if allocator is block.owner:
+                return sip_id
+        return self._process.state.sip_id
+
+    def freed(self, block: MemoryBlock) -> None:
+        """Note that a block is not in use any more."""
+        calls = IN_THREAD.calls
+        if calls is None or not calls.is_on:
+            self._freed(block)
+            return
+        # The list of blocks has called this.
+        calls.pause(FRAMES_OF_FUNCTION + 1)
+        try:
+            self._freed(block)
+        finally:
+            calls.resume()
+
+    def _freed(self, block: MemoryBlock) -> None:
+        frame = sys._getframe(3)
+        if self.history is not None:
+            self.history.freed(block, frame)
+        allocation, block.allocation = block.allocation, None
+        if allocation is None or self._log is None:
+            return
+        # The search for garbage may come to it while another rank runs.
+        if HERE.process is self._process and not HERE.is_foreign:
+            # C++ may be in the middle of dropping what refers to it: no object may be looked at.
+            if self._pass_at(self._stacks.look(frame)) == self._pass:
+                if self._pass and block.pass_number == self._number:
+                    allocation.is_for(Phase.TEMPORARIES)
+            else:
+                self._is_over = True
+        self._log.ended(allocation, self._process.host.paid_ps)
+
+    def segment(self, action: Literal["segment_alloc", "segment_free"], block: MemoryBlock) -> None:
+        """Note that the device has given a segment, which is one block, or has it back."""
+        if self.history is not None:
+            self.history.segment(action, block, sys._getframe(2))
+
+    def backward_begins(self, outputs: Any) -> None:
+        """Note that autograd begins a backward pass from some outputs."""
+        if self._log is not None:
+            self._roles.look_at_graph([outputs] if isinstance(outputs, Tensor) else outputs)
+
+    def backward_ended(self) -> None:
+        """Note that it has ended one."""
+        if self._log is not None:
+            self._roles.look_at_modules()
+            self._roles.look_at_optimizers()
+
+    def finish(self) -> None:
+        """Note that the program has ended."""
+        if self._log is not None:
+            self._leave()
+            self._pass = ()
+
+    def _meet(self, stack: CallStack) -> None:
+        """Note which pass is under way, and look at what passes leave behind."""
+        found = self._pass_at(stack)
+        if found != self._pass or self._is_over:
+            self._leave()
+            self._pass, self._is_over = found, False
+            self._number += 1
+            self._enter(stack)
+
+    def _pass_at(self, stack: CallStack) -> Pass:
+        task = _graph_task()
+        if task != _NO_BACKWARD:
+            return "backward", task
+        if stack.step is not None:
+            return "step", id(stack.step)
+        return () if stack.outer is None else ("forward", id(stack.outer))
+
+    def _enter(self, stack: CallStack) -> None:
+        if not self._pass or self._pass[0] == "backward":
+            return
+        if stack.step is not None:
+            self._roles.know(owner_of(stack.step))
+            self._roles.look_at_optimizers()
+        elif stack.outer is not None:
+            root = owner_of(stack.outer)
+            if id(root) not in self._known_roots:
+                self._known_roots.add(id(root))
+                self._roles.name_of(root, root)
+                self._roles.look_at_module(root)
+
+    def _leave(self) -> None:
+        if self._pass and self._pass[0] == "step":
+            self._roles.look_at_modules()
+            self._roles.look_at_optimizers()
+            self._known_roots.clear()
+            for each in self._in_step:
+                # What a step leaves behind is the optimizer's.
+                if each.end == NEVER and each.phase is Phase.OTHER:
+                    each.is_for(Phase.OPTIMIZER_STATE)
+            self._in_step.clear()
+
+    def _place_of(self, stack: CallStack) -> Place:
+        """Return the module and the line of an allocation; of a gradient, those of its forward."""
+        if stack.inner is not None or _graph_task() == _NO_BACKWARD:
+            name = self._roles.name_of(owner_of(stack.inner), owner_of(stack.outer))
+            place = name, stack.file, stack.line
+            if stack.inner is not None and torch.is_grad_enabled():
+                self._keep(place)
+            return place
+        node = _node()
+        if node is not None:
+            position = bisect_right(self._sequences, node._sequence_nr()) - 1
+            if position >= 0:
+                return self._places[position]
+        return "", stack.file, stack.line
+
+    def _keep(self, place: Place) -> None:
+        # The node of the operation has been made.
+        sequence = _sequence() - 1
+        sequences, places = self._sequences, self._places
+        if sequences and sequences[-1] >= sequence:
+            if sequences[-1] > sequence:
+                # Another thread's numbers.
+                return
+            places[-1] = place
+        elif not places or places[-1] != place:
+            sequences.append(sequence)
+            places.append(place)
+            if len(places) > _MOST_MARKS:
+                del sequences[: _MOST_MARKS // 2], places[: _MOST_MARKS // 2]

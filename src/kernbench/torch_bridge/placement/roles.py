@@ -1,0 +1,215 @@
+"""What memory is for, as far as PyTorch's own objects know: modules, optimizers, autograd."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from kernbench.memory import Allocation, Phase
+
+_storage_of: Any = torch._C.TensorBase.untyped_storage
+_grad_of: Any = torch._C.TensorBase.grad.__get__
+_without_functions = torch._C.DisableTorchFunctionSubclass
+_SAVED = "_raw_saved_"
+_CACHE = re.compile(r"(^|_)(k|v|kv|key|value|past)\w*cache|cache_?(k|v|kv)", re.IGNORECASE)
+"""Names of buffers in which modules keep keys and values."""
+_FROM_PYTHON = torch.autograd.function.BackwardCFunction
+
+
+class ModuleName:
+    """The path of a module from the outermost one that was seen; it may get longer later."""
+
+    __slots__ = ("module", "path")
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = ref(module)
+        self.path = type(module).__name__
+
+    def __str__(self) -> str:
+        return self.path
+
+
+class Roles:
+    """The modules and optimizers that a process has used, and what their tensors are for."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, ModuleName] = {}
+        """By the identity of a module."""
+        self._roots: list[ref[torch.nn.Module]] = []
+        self._optimizers: dict[int, ref[torch.optim.Optimizer]] = {}
+        self._parameters: dict[int, tuple[ModuleName, str]] = {}
+        """Modules and own names, by the identity of a parameter."""
+        self._saving: dict[type, tuple[str, ...]] = {}
+        """Attributes with saved tensors, by the class of an autograd node."""
+
+    def name_of(self, module: Any, root: Any) -> ModuleName | str:
+        """Return the name of a module that a call of ``root`` has called."""
+        if module is None:
+            return ""
+        found = self._names.get(id(module))
+        if found is None or found.module() is not module:
+            self._add(root)
+            found = self._names.get(id(module))
+            if found is None or found.module() is not module:
+                # It is no part of the module that calls it.
+                self._add(module)
+                found = self._names[id(module)]
+        return found
+
+    def _add(self, root: torch.nn.Module) -> None:
+        top = self._names.get(id(root))
+        if top is None or top.module() is not root:
+            self._roots = [each for each in self._roots if each() is not None]
+            self._roots.append(ref(root))
+            base = type(root).__name__
+        else:
+            base = top.path
+        for path, module in root.named_modules():
+            name = self._names.get(id(module))
+            if name is None or name.module() is not module:
+                name = self._names[id(module)] = ModuleName(module)
+            name.path = f"{base}.{path}" if path else base
+
+    def know(self, optimizer: Any) -> None:
+        """Remember an optimizer."""
+        if isinstance(optimizer, torch.optim.Optimizer):
+            self._optimizers[id(optimizer)] = ref(optimizer)
+
+    def look_at_modules(self) -> None:
+        """Note what parameters, their gradients, and buffers are."""
+        with _without_functions():
+            for root in self._roots:
+                found = root()
+                if found is not None:
+                    self.look_at_module(found)
+
+    def look_at_module(self, root: torch.nn.Module) -> None:
+        """Do so for one module, and those in it."""
+        with _without_functions():
+            for module in root.modules():
+                name = self._names.get(id(module))
+                if name is None or name.module() is not module:
+                    # It has come since.
+                    self._add(root)
+                    name = self._names[id(module)]
+                for own, parameter in list(module._parameters.items()):
+                    if parameter is not None:
+                        self._parameters[id(parameter)] = name, own
+                        self._look_at_parameter(parameter)
+                for own, buffer in list(module._buffers.items()):
+                    if buffer is not None:
+                        phase = Phase.KV_CACHE if _CACHE.search(own) else Phase.BUFFERS
+                        _note(buffer, phase, f"{name}.{own}", name)
+
+    def look_at_optimizers(self) -> None:
+        """Note what their parameters, gradients and states are."""
+        with _without_functions():
+            for each in list(self._optimizers.values()):
+                optimizer = each()
+                if optimizer is None:
+                    continue
+                for group in optimizer.param_groups:
+                    for parameter in group["params"]:
+                        self._look_at_parameter(parameter)
+                for parameter, state in list(optimizer.state.items()):
+                    name, module = self._name_of_parameter(parameter)
+                    for key, tensor in _named_tensors(state):
+                        _note(tensor, Phase.OPTIMIZER_STATE, f"{key} of {name}", module)
+
+    def _name_of_parameter(self, parameter: Tensor) -> tuple[str, ModuleName | None]:
+        found = self._parameters.get(id(parameter))
+        return ("a parameter", None) if found is None else (f"{found[0]}.{found[1]}", found[0])
+
+    def _look_at_parameter(self, parameter: Tensor) -> None:
+        name, module = self._name_of_parameter(parameter)
+        _note(parameter, Phase.WEIGHTS, name, module)
+        grad = _grad_of(parameter)
+        if grad is not None:
+            _note(grad, Phase.GRADIENTS, f"{name}.grad", module)
+
+    def look_at_graph(self, outputs: Iterable[Any]) -> None:
+        """Note what autograd has saved for the backward pass from some outputs."""
+        nodes = [
+            each.grad_fn if isinstance(each, Tensor) else getattr(each, "node", None)
+            for each in outputs
+        ]
+        seen = {each for each in nodes if each is not None}
+        pending = list(seen)
+        with _without_functions():
+            while pending:
+                node = pending.pop()
+                for tensor in self._saved_by(node):
+                    _note(tensor, Phase.ACTIVATIONS)
+                for after, _ in node.next_functions:
+                    if after is not None and after not in seen:
+                        seen.add(after)
+                        pending.append(after)
+
+    def _saved_by(self, node: Any) -> Iterator[Tensor]:
+        kind = type(node)
+        names = self._saving.get(kind)
+        if names is None:
+            names = tuple([each for each in dir(kind) if each.startswith(_SAVED)])
+            self._saving[kind] = names
+        for name in names:
+            try:
+                saved = getattr(node, name)
+                for each in saved if isinstance(saved, (tuple, list)) else (saved,):
+                    kept = getattr(each, "data", None)
+                    if isinstance(kept, Tensor):
+                        yield kept
+            except RuntimeError:
+                # It was released already.
+                continue
+        if isinstance(node, _FROM_PYTHON):
+            yield from [each for each in vars(node).values() if isinstance(each, Tensor)]
+
+
+def _named_tensors(state: Any, name: str = "state") -> Iterator[tuple[str, Tensor]]:
+    if isinstance(state, Tensor):
+        yield name, state
+    elif isinstance(state, Mapping):
+        for key, each in state.items():
+            yield from _named_tensors(each, str(key))
+    elif isinstance(state, (list, tuple)):
+        for each in state:
+            yield from _named_tensors(each, name)
+
+
+def _note(tensor: Tensor, phase: Phase, name: str = "", module: ModuleName | None = None) -> None:
+    for each in _inner(tensor):
+        allocation = _allocation_of(each)
+        if allocation is not None:
+            allocation.is_for(phase)
+            if allocation.phase is phase:
+                # Names get longer when an outer module is seen.
+                allocation.name = name or allocation.name
+                if module is not None:
+                    allocation.module = module
+
+
+def _inner(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield the tensors that a wrapper, as a DTensor is, consists of; others themselves."""
+    flatten = getattr(type(tensor), "__tensor_flatten__", None)
+    if flatten is None:
+        yield tensor
+        return
+    for name in flatten(tensor)[0]:
+        inner = getattr(tensor, name, None)
+        if isinstance(inner, Tensor):
+            yield from _inner(inner)
+
+
+def _allocation_of(tensor: Tensor) -> Allocation | None:
+    try:
+        residence = getattr(_storage_of(tensor), "_kernbench", None)
+    except (NotImplementedError, RuntimeError, ValueError):
+        # It has no storage, or none yet.
+        return None
+    block = None if residence is None else residence.block
+    return None if block is None else block.allocation
