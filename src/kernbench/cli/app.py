@@ -37,10 +37,12 @@ def _options(
 def _commands() -> list[typer.Typer]:
     """Return what the modules of the folder of commands define, in the order of ``--help``."""
     found = [
-        importlib.import_module(f"{commands.__name__}.{each.name}")
-        for each in pkgutil.iter_modules(commands.__path__)
+        importlib.import_module(each.name)
+        for each in pkgutil.walk_packages(commands.__path__, f"{commands.__name__}.")
+        if not each.ispkg
     ]
-    return [module.app for module in sorted(found, key=lambda module: module.PLACE)]
+    found.sort(key=lambda module: (module.PLACE, module.__name__.rpartition(".")[2]))
+    return [module.app for module in found]
 
 
 def build_app() -> typer.Typer:

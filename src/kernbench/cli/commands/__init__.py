@@ -1,6 +1,6 @@
 """The commands, a module each: its options, and what it does.
 
-A module that is put here is a command; nothing else names it. It has
+A module that is put here, or in a room of this one, is a command; nothing else names it. It has
 
 - ``app``, a ``typer.Typer``: unnamed if its commands are called by their own names (``kernbench
   run``), named if they are called by its name and theirs (``kernbench machine list``);

@@ -1,0 +1,1 @@
+"""The commands that read runs which --save has kept."""
