@@ -165,9 +165,10 @@ def test_buckets_and_gathered_weights_are_communication() -> None:
 @pytest.mark.adr("0157-D4")
 @pytest.mark.parametrize("case", ["training", "serving", "training_with_checkpoints"])
 def test_noting_memory_changes_no_time(case: str) -> None:
-    noted, plain = [
+    # What PyTorch does once in a process takes its first runs longer.
+    *_, noted, plain = [
         simulated("memory_use.py", case, machine="h100-sxm", data=False, record_memory=record)
-        for record in (True, False)
+        for record in (False, False, False, True, False)
     ]
     assert plain.op_log.allocations is None
     assert noted.op_log.host_spans == plain.op_log.host_spans
