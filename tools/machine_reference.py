@@ -94,6 +94,8 @@ def _group_of(value: dict[str, Any]) -> str | None:
 
 def _unit(key: str) -> str:
     last = key.rpartition("_")[2]
+    if "_pj_per_" in key:
+        return "pJ"
     if last in UNITS:
         return UNITS[last]
     # us_per_rank

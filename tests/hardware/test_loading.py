@@ -6,7 +6,14 @@ import pytest
 import yaml
 
 from kernbench.errors import KernbenchError, MachineError, UnknownNameError, UsageError
-from kernbench.hardware import Machine, changed_machine, known_machines, load_machine, parse_machine
+from kernbench.hardware import (
+    Machine,
+    changed_machine,
+    known_machines,
+    load_machine,
+    parse_machine,
+    source_of,
+)
 
 PRESETS = Path(__file__).parents[2] / "src/kernbench/hardware/presets"
 
@@ -279,34 +286,29 @@ def test_a_dtype_without_a_gemm_rate_is_refused_with_the_key_to_add() -> None:
         sip.gemm_flops_per_clock("float8_e5m2")
 
 
-def test_a_power_limit_takes_clock_from_what_already_loses_it() -> None:
-    machine = load_machine("a100-sxm-80g")
-    limits = {"board_w": 400, "limit_w": 175, "idle_w": 100}
-    limited = changed_machine(machine, {"sip.sustained.power": limits}).sip.sustained
-    free = machine.sip.sustained
-    assert limited is not None
-    assert free is not None
-    assert free.full_loss == free.clock_loss
-    # A quarter of the power above idle is half of the clock: twice the time.
-    assert 1 + float(limited.full_loss) == pytest.approx(2 * (1 + float(free.full_loss)))
-    full = changed_machine(machine, {"sip.sustained.power": limits | {"limit_w": 400}})
-    assert full.sip.sustained is not None
-    assert full.sip.sustained.full_loss == free.full_loss
+@pytest.mark.parametrize("cap_w", [60, 59])
+def test_a_power_cap_is_above_what_no_clock_changes(cap_w: int) -> None:
+    with pytest.raises(MachineError, match="cap_w must be above idle_w, which no clock changes"):
+        changed_machine(load_machine("a100-sxm-80g"), {"sip.power.cap_w": cap_w})
 
 
-@pytest.mark.parametrize("limits", [(400, 401, 100), (400, 100, 100), (400, 90, 100)])
-def test_a_power_limit_is_between_idle_and_the_boards(limits: tuple[int, int, int]) -> None:
-    power = dict(zip(("board_w", "limit_w", "idle_w"), limits, strict=True))
-    with pytest.raises(MachineError, match="idle_w must be below limit_w, and limit_w at most"):
-        changed_machine(load_machine("a100-sxm-80g"), {"sip.sustained.power": power})
+@pytest.mark.adr("0160-D1")
+def test_every_preset_says_what_it_draws_and_where_that_is_from() -> None:
+    for name in known_machines():
+        spec = load_machine(name).spec
+        power = spec.sip.power
+        assert power is not None
+        assert power.gemm_pj_per_flop.keys() == spec.sip.pe.gemm.flops_per_clock.keys()
+        for key in ("board_w", "idle_w", "gemm_pj_per_flop", "hbm_pj_per_byte"):
+            assert source_of(spec, f"sip.power.{key}")
 
 
 def test_machines_with_a_power_limit_are_those_whose_devices_say_so() -> None:
     limited = {"a100-sxm-330w": 330, "h100-sxm-500w": 500}
     for name in known_machines():
         spec = load_machine(name).spec
-        power = spec.sip.sustained.power if spec.sip.sustained else None
-        assert (None if power is None else power.limit_w) == limited.get(name)
+        power = spec.sip.power
+        assert (None if power is None else power.cap_w) == limited.get(name)
         assert any(f"{limited.get(name)}W" in each for each in spec.devices) is (name in limited)
 
 

@@ -197,10 +197,17 @@ def test_tiles_with_different_trips_each_have_their_own_time() -> None:
     assert three.tensor_us == pytest.approx(10 * trip_us())
 
 
-def test_a_power_limit_slows_products_and_no_streams() -> None:
+@pytest.mark.adr("0160-D2")
+def test_a_power_cap_slows_products_and_no_streams() -> None:
     free, limited = (load_machine(name).sip for name in ("a100-sxm-80g", "a100-sxm-330w"))
-    # Hot for longer than the clock takes to settle.
-    times = [time_kernel(products(108, 100_000), each, PLAIN).total_us for each in (free, limited)]
-    assert 1.05 < times[1] / times[0] < 1.2
+    # Long enough for the clock to settle, with the loads of tiles of 128 x 128.
+    hot = products(108, 100_000, loaded=2.0 * 64 * (128 + 128))
+    times = [time_kernel(hot, each, PLAIN) for each in (free, limited)]
+    assert 1.02 < times[1].total_us / times[0].total_us < 1.2
+    assert times[1].power_us == pytest.approx(times[1].total_us - times[0].total_us)
+    for time, limit_w in zip(times, (400, 330), strict=True):
+        drawn_w = sum(time.energy_pj.values()) / time.total_us / 1e6 + 60
+        assert drawn_w <= limit_w * 1.0001
+    assert drawn_w == pytest.approx(330, rel=1e-4)
     moved = LibraryKernel(name="test", tiles=products(108, 0).tiles, hbm_read_bytes=2039e6)
     assert time_kernel(moved, free, PLAIN).total_us == time_kernel(moved, limited, PLAIN).total_us

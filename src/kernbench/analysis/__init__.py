@@ -9,6 +9,7 @@ from kernbench.analysis.difference import (
     print_difference,
     slower_by,
 )
+from kernbench.analysis.energy import no_energy, print_energy, saved_energy
 from kernbench.analysis.lines import KernelLines, kernel_lines, kernels_by_time, print_lines
 from kernbench.analysis.memory import (
     MemoryReport,
@@ -35,10 +36,13 @@ __all__ = [
     "kernels_by_time",
     "memory_curve",
     "memory_use",
+    "no_energy",
     "peak_line",
     "print_difference",
+    "print_energy",
     "print_lines",
     "print_memory",
     "print_why",
+    "saved_energy",
     "slower_by",
 ]

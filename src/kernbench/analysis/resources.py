@@ -57,6 +57,7 @@ class Resources:
         shares: dict[str, int] = {}
         shares[SHARED_HBM] = max(taken_ps - template.duration_ps, 0)
         shares[PEERS] = template.comm_ps
+        shares[Limit.POWER] = template.limits_ps.get(Limit.POWER, 0)
         if template.limits_ps:
             limit = bound_by(template.limits_ps)
             own_ps = taken_ps - sum(shares.values())
@@ -106,8 +107,9 @@ class Resources:
 
 
 def bound_by(limits_ps: Mapping[Limit, int]) -> Limit:
-    """Return what holds a kernel up longest by itself."""
-    return max(limits_ps, key=lambda limit: limits_ps[limit])
+    """Return what holds a kernel up longest by itself; a power cap only slows that down."""
+    known = [limit for limit in limits_ps if limit is not Limit.POWER]
+    return max(known, key=lambda limit: limits_ps[limit])
 
 
 def _scaled(shares: Mapping[str, int], whole_ps: int, time_ps: int) -> list[TimePart]:

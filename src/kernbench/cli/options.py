@@ -71,6 +71,15 @@ Lines = Annotated[
 Memory = Annotated[
     bool, typer.Option("--memory", help="Show what was in device memory, and at its peak.")
 ]
+ShowEnergy = Annotated[
+    bool, typer.Option("--energy", help="Show where the energy went, and what kernels draw.")
+]
+Price = Annotated[
+    float | None,
+    typer.Option(
+        metavar="USD", help="What a device costs per hour [default: usd_per_device_hour]."
+    ),
+]
 AnalysisJson = Annotated[
     str | None, typer.Option(metavar="FILE|-", help="Write it as JSON; - is stdout.")
 ]
@@ -167,6 +176,8 @@ class ProgramOptions:
     save: Save = None
     lines: Lines = False
     memory: Memory = False
+    energy: ShowEnergy = False
+    price: Price = None
     check: Check = None
     check_nan: CheckNan = False
     allow: Allow = None
@@ -175,8 +186,21 @@ class ProgramOptions:
     """The names of the command's options."""
 
     def load_machine(self, name: str, ranks: int | None) -> tuple[LoadedMachine, list[str]]:
-        """Return a machine, changed as ``--set`` says, and a remark on that for the report."""
-        return load_changed(name, ranks, self.settings)
+        """Return a machine, changed as options say, and a remark on that for the report.
+
+        Raises:
+            MachineError: There is no such machine, or it has no such key.
+            UsageError: Its energy is asked for, and it says nothing of that.
+        """
+        settings = list(self.settings or ())
+        if self.price is not None:
+            settings.append(f"usd_per_device_hour={self.price!r}")
+        machine, remarks = load_changed(name, ranks, settings)
+        if self.energy and machine.sip.power is None:
+            from kernbench.analysis import no_energy
+
+            raise no_energy(machine.name)
+        return machine, remarks
 
     @property
     def records_memory(self) -> bool:

@@ -29,6 +29,7 @@ from kernbench.hardware.loading import (
     parse_machine,
 )
 from kernbench.hardware.machine import Link, Machine, build_machine
+from kernbench.hardware.power_specs import MathEnergies, PowerSpec
 from kernbench.hardware.rates import (
     PS_PER_NS,
     PS_PER_US,
@@ -76,9 +77,11 @@ __all__ = [
     "Machine",
     "MachineChange",
     "MachineSpec",
+    "MathEnergies",
     "MathSpec",
     "NcclTable",
     "PeSpec",
+    "PowerSpec",
     "ProtocolSpec",
     "RampSpec",
     "ScaleOutSpec",

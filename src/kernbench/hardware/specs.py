@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from functools import cached_property
 from typing import Annotated, Any, Self
@@ -13,6 +12,7 @@ from kernbench.errors import MachineError
 from kernbench.hardware.collective_specs import CollectivesSpec
 from kernbench.hardware.host_specs import HostSpec
 from kernbench.hardware.link_specs import LinksSpec
+from kernbench.hardware.power_specs import PowerSpec
 from kernbench.hardware.rates import PS_PER_NS, PS_PER_US, ceil_ps, cycles_ps, transfer_ps
 from kernbench.hardware.spec_base import Count, Cycles, NotNegative, Positive, Share, Spec
 
@@ -170,36 +170,6 @@ class CacheSpec(Spec):
         return max(int(self.capacity_mib * 2**20 * self.retained_share), 1)
 
 
-class PowerSpec(Spec):
-    """A power limit below that of the board: the clock under load falls further.
-
-    What is above ``idle_w`` grows with the square of the clock: less than its cube, as the voltage
-    falls only partly with it. Only kernels that lose clock at the board's own limit lose more.
-    """
-
-    board_w: Positive
-    """The limit at which ``clock_loss`` was found."""
-    limit_w: Positive
-    """The limit that is set, at most ``board_w``."""
-    idle_w: NotNegative
-    """What the board takes however slow its clock is."""
-
-    @model_validator(mode="after")
-    def _check_order(self) -> Self:
-        if not self.idle_w < self.limit_w <= self.board_w:
-            raise ValueError(
-                f"idle_w must be below limit_w, and limit_w at most board_w, but got "
-                f"{float(self.idle_w):g}, {float(self.limit_w):g} and {float(self.board_w):g} W"
-            )
-        return self
-
-    @cached_property
-    def clock_share(self) -> Fraction:
-        """The clock under full load, relative to that at the board's own limit."""
-        share = (self.limit_w - self.idle_w) / (self.board_w - self.idle_w)
-        return Fraction(math.sqrt(share)).limit_denominator(10**6)
-
-
 class SustainedSpec(Spec):
     """What the clock loses to heat when the GEMM engines work hard for long."""
 
@@ -210,15 +180,6 @@ class SustainedSpec(Spec):
     """GEMM utilization from which on the whole loss is paid; below, the loss is in proportion."""
     half_time_us: Positive
     """Duration of a kernel that pays half of the loss."""
-    power: PowerSpec | None = None
-    """Left out: the board's own power limit."""
-
-    @cached_property
-    def full_loss(self) -> Fraction:
-        """``clock_loss`` under the power limit that is set."""
-        if self.power is None:
-            return self.clock_loss
-        return (1 + self.clock_loss) / self.power.clock_share - 1
 
 
 class DieToDieSpec(Spec):
@@ -264,6 +225,8 @@ class SipSpec(Spec):
     """Needed where there are several cubes."""
     sustained: SustainedSpec | None = None
     """Left out: the clock holds under any load."""
+    power: PowerSpec | None = None
+    """Left out: energy is not modeled."""
     host_link: HostLinkSpec
     """The path of copies between the host and the SIP."""
 
@@ -408,6 +371,8 @@ class MachineSpec(Spec):
     """The architecture whose vendor kernels the machine runs, such as ``sm90``: a file of
     constants that ships with kernbench. Without it, products and attention take the time of
     kernbench's own Triton kernels."""
+    usd_per_device_hour: Positive | None = None
+    """What one device costs, for ``cost`` in reports, plans and searches."""
     devices: tuple[str, ...] = ()
     """Names of the device in files of measurements, whose rows ``kernbench validate`` compares with
     this machine."""

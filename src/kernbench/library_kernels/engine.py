@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from kernbench.op_log import Energy, Work, pace_of
 
 if TYPE_CHECKING:
     from kernbench.hardware import KernelConstants, SipSpec
@@ -45,6 +48,10 @@ class KernelTime:
     """How long HBM needs for the kernel's distinct bytes."""
     start_us: float
     """Before the first tile and after the last: front end, latency, what a launch costs."""
+    power_us: float = 0.0
+    """What of the total a lower clock adds, under a power cap."""
+    energy_pj: Mapping[Energy, int] = field(default_factory=dict)
+    """What it takes beside the idle device; empty where the machine says nothing of energy."""
 
 
 def time_kernel(
@@ -90,15 +97,44 @@ def time_kernel(
     front_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
     start_us = float(constants.fixed_us) + (front_ps + sip.hbm_latency_ps) / 1e6
     busy_us = _together_us((tiles_us, cache_us, hbm_us), kernel.overlap)
-    busy_us *= _stretch(tensor_us, busy_us, sip)
+    hot = _stretch(tensor_us, busy_us, sip)
+    energy_pj: Mapping[Energy, int] = {}
+    power_us = 0.0
+    if sip.power is not None:
+        work = _work(kernel, missed)
+        core_us = min(max(tiles_us, cache_us) + busy_us - max(tiles_us, cache_us, hbm_us), busy_us)
+        taken_ps, core_ps = (round(each * hot * 1e6) for each in (busy_us, core_us))
+        pace = pace_of(sip.power, work, taken_ps, core_ps, round(start_us * 1e6))
+        energy_pj = pace.energy_pj
+        power_us = busy_us * hot * (float(pace.stretch) - 1)
+    busy_us = busy_us * hot + power_us
     return KernelTime(
         total_us=start_us + busy_us,
+        power_us=power_us,
+        energy_pj=energy_pj,
         tiles_us=tiles_us,
         tensor_us=tensor_us,
         vector_us=vector_us,
         cache_us=cache_us,
         hbm_us=hbm_us,
         start_us=start_us,
+    )
+
+
+def _work(kernel: LibraryKernel, missed: float) -> Work:
+    """Return what all tiles do; HBM moves the share ``missed`` of the kernel's bytes."""
+    flops, elements = Counter[str](), Counter[str]()
+    for tiles in kernel.tiles:
+        trips, trip = tiles.count * tiles.trips, tiles.trip
+        # Counters of the library's kernels hold fractions.
+        flops[trip.dtype] += trips * trip.flops  # type: ignore[assignment]
+        elements["transcendental"] += trips * trip.transcendental  # type: ignore[assignment]
+        elements["simple"] += trips * trip.simple  # type: ignore[assignment]
+    return Work(
+        flops=flops,
+        elements=elements,
+        port_bytes=kernel.port_bytes,
+        hbm_bytes=missed * kernel.hbm_bytes,
     )
 
 
@@ -207,4 +243,4 @@ def _stretch(tensor_us: float, busy_us: float, sip: SipSpec) -> float:
         return 1.0
     load = min(tensor_us / busy_us / float(sustained.full_load), 1.0)
     settled = busy_us / (busy_us + float(sustained.half_time_us))
-    return 1 + float(sustained.full_loss) * load * settled
+    return 1 + float(sustained.clock_loss) * load * settled

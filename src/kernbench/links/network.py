@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -18,7 +19,7 @@ from kernbench.links.selection import PLAIN, Selector
 from kernbench.links.trail import Column, Trail, build_rows
 from kernbench.links.transfer_times import Timing, run_on_links
 from kernbench.links.wires import Positions, Times
-from kernbench.op_log import Template
+from kernbench.op_log import Energy, Template, Work, pace_of, uncapped
 
 _MOST_TIMINGS = 512
 _TimingKey = tuple[ScheduleKey, str, tuple[int, ...], bytes, bytes]
@@ -190,6 +191,22 @@ class Network:
         return _relative(plan, timing, starts, free, protocol)
 
 
+def _energy_pj(plan: LinkPlan, timing: Timing) -> Mapping[Energy, int]:
+    """Return what the bytes take on links and in HBM, by what the group's first SIP draws."""
+    power = plan.machine.sip_at(int(plan.sips[0])).power
+    if power is None:
+        return {}
+    carried = plan.link_bytes(timing.busy_ps)
+    inner = plan.links < plan.machine.num_inner_links
+    work = Work(
+        hbm_bytes=int(plan.hbm_bytes.sum()),
+        link_bytes=float(carried[inner].sum()),
+        network_bytes=float(carried[~inner].sum()),
+        elements={"simple": plan.reduced_bytes // plan.schedule.itemsize},
+    )
+    return pace_of(uncapped(power), work, 0, 0).energy_pj
+
+
 def _relative(
     plan: LinkPlan, timing: Timing, starts: Times, free: Times, protocol: str
 ) -> _Relative:
@@ -215,5 +232,6 @@ def _relative(
         bound_ps=int(timing.busy_ps.max(initial=0)),
         hbm_bytes_by_rank=tuple(plan.hbm_bytes.tolist()),
         given={"itemsize": schedule.itemsize},
+        energy_pj=_energy_pj(plan, timing),
     )
     return _Relative(tuple(timing.ends_ps.tolist()), timing.free_ps, template)

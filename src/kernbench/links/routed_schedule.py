@@ -9,6 +9,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from kernbench.collectives import Part, Schedule, Step
 from kernbench.hardware import NO_LINK, PLAIN_PROTOCOL, Machine, ProtocolSpec, SipSpec, transfer_ps
@@ -89,6 +90,14 @@ class LinkPlan:
     @property
     def num_links(self) -> int:
         return len(self.links)
+
+    def link_bytes(self, busy_ps: Times) -> npt.NDArray[np.float64]:
+        """Return how many bytes of chunks each link carried that was occupied for so long."""
+        if not self.num_links:
+            return np.zeros(0)
+        size, last = float(self.sizes[-1]), len(self.sizes) - 1
+        per_chunk = self.wire_ps.reshape(self.num_links, -1)[:, last]
+        return busy_ps * (size / np.maximum(per_chunk, 1))
 
     def rounds(self) -> Iterator[Round]:
         """Yield the rounds in order. Those with equal index arrays share their wires."""

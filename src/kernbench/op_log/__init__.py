@@ -1,5 +1,6 @@
 """The columnar record of a run."""
 
+from kernbench.op_log.energy import Energy, Pace, Work, added, core_ps, pace_of, uncapped
 from kernbench.op_log.log import (
     ROW_COLUMNS,
     Column,
@@ -28,19 +29,26 @@ __all__ = [
     "WIDE_COLUMNS",
     "Column",
     "Each",
+    "Energy",
     "HostRange",
     "HostSpan",
     "Instance",
     "Limit",
     "OpLog",
+    "Pace",
     "RowReader",
     "Rows",
     "Site",
     "Spans",
     "Template",
+    "Work",
     "absolute_ps",
+    "added",
     "build_spans",
+    "core_ps",
     "covered_ps",
     "exposed_ps",
+    "pace_of",
     "rank_shares",
+    "uncapped",
 ]

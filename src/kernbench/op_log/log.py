@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from kernbench.commands import Engine
 from kernbench.memory import AllocationLog
+from kernbench.op_log.energy import Energy
 from kernbench.outputs import whole_file
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class Limit(StrEnum):
     """The device's front end."""
     LATENCY = "latency"
     """None of the others: filling, draining, waiting for each other."""
+    POWER = "power"
+    """What a lower clock adds, under a power cap."""
 
 
 ROW_COLUMNS: tuple[str, ...] = (
@@ -119,6 +122,9 @@ class Template:
     """What it was launched with, as JSON has it. Kernels: ``grid``, ``num_warps``, and
     ``arguments``, integers and constants by parameter; operations of PyTorch: ``shapes`` and
     ``dtypes`` of the tensors that they take; collectives: ``itemsize`` in bytes."""
+    energy_pj: Mapping[Energy, int] = field(default_factory=dict)
+    """What the work takes beside the idle device, over all ranks that take part; empty where the
+    machine says nothing of energy."""
 
     @property
     def hbm_ps(self) -> int:

@@ -2,6 +2,7 @@
 
 from kernbench.report.accuracy import FamilyReport, accuracy_line, published_errors
 from kernbench.report.columns import WIDE_COLUMNS
+from kernbench.report.energy import EnergyReport, energy_of, power_over_time
 from kernbench.report.html import ShownReport, report_html
 from kernbench.report.idle import IdleParts, idle_parts
 from kernbench.report.peaks import Peaks, peaks_of
@@ -12,6 +13,7 @@ from kernbench.report.summary import (
     RankReport,
     Report,
     build_report,
+    cost_usd,
 )
 from kernbench.report.table import LEAST_COLUMNS, print_report, verdict
 from kernbench.report.units import format_amount, format_ns, format_share, format_size
@@ -20,6 +22,7 @@ __all__ = [
     "LEAST_COLUMNS",
     "WIDE_COLUMNS",
     "CollectiveReport",
+    "EnergyReport",
     "FamilyReport",
     "IdleParts",
     "KernelReport",
@@ -30,13 +33,16 @@ __all__ = [
     "TraceForm",
     "accuracy_line",
     "build_report",
+    "cost_usd",
     "dump_trace",
+    "energy_of",
     "format_amount",
     "format_ns",
     "format_share",
     "format_size",
     "idle_parts",
     "peaks_of",
+    "power_over_time",
     "print_report",
     "published_errors",
     "report_html",

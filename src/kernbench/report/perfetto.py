@@ -12,10 +12,11 @@ import numpy as np
 
 from kernbench.commands import PE_ENGINES
 from kernbench.hardware import Machine
-from kernbench.op_log import HostRange, HostSpan, Instance, OpLog, Template, absolute_ps
+from kernbench.op_log import Column, HostRange, HostSpan, Instance, OpLog, Template, absolute_ps
 from kernbench.outputs import as_text, whole_file
+from kernbench.report.energy import power_over_time
 from kernbench.report.events import EventFile, Track
-from kernbench.report.rates import rate_steps
+from kernbench.report.rates import MOST_COUNTER_POINTS, rate_steps, thinned_steps
 from kernbench.report.slices import merged_slices
 from kernbench.report.timeline import Timeline, TrackKey, TrackSlices
 from kernbench.report.track_events import TrackEventFile
@@ -55,11 +56,11 @@ def write_trace(
     """Write the timeline of a run.
 
     A group of tracks per rank (what its host did, and the ranges that its program has named), per
-    SIP (its streams, its engines, HBM bandwidth as a counter), and one of all links. Arrows lead
-    from launches to kernels and from senders to receivers. Rows of an engine that overlap are drawn
-    as one slice; a run with more than about ``most_slices`` slices is thinned by joining
-    neighbours, and ``args.merged`` of a slice says of how many it is made. A ``critical_path`` gets
-    a track above all others.
+    SIP (its streams, its engines, HBM bandwidth and power as counters), and one of all links.
+    Arrows lead from launches to kernels and from senders to receivers. Rows of an engine that
+    overlap are drawn as one slice; a run with more than about ``most_slices`` slices is thinned by
+    joining neighbours, and ``args.merged`` of a slice says of how many it is made. A
+    ``critical_path`` gets a track above all others.
 
     The file is Perfetto's own protocol buffer if its name ends in ``.pftrace`` or
     ``.perfetto-trace``, else JSON that chrome://tracing reads, too; compressed if ``.gz`` follows.
@@ -147,6 +148,8 @@ class _TraceWriter:
             (each.hbm_bytes, each.hbm_bytes_by_rank) for each in self.timeline.spans.templates
         ]
         self.hbm_bytes = self.timeline.spans.shares(totals)
+        self.power: list[tuple[Column, Column]] | None = None
+        """By rank, once it is asked for."""
         self.transfers_of: dict[Template, list[tuple[int, int, int, int]]] = {}
         # Where arrows may begin and end: launches by (rank, name, number); stream slices by
         # (instance, position).
@@ -178,6 +181,7 @@ class _TraceWriter:
             self._write_streams(events, pid, sip)
             self._write_engines(events, pid, sip)
             self._write_hbm(events, pid, sip)
+            self._write_power(events, pid, sip)
         self._write_links(events, first + max(sips, default=-1) + 1)
         self._write_transfers(events)
 
@@ -343,6 +347,16 @@ class _TraceWriter:
         times, rates = rate_steps(spans.start_ps[here], spans.end_ps[here], sizes)
         for time_ps, rate in _columns(times, rates):
             events.counter(pid, "HBM bandwidth", "GB/s", time_ps, rate)
+
+    def _write_power(self, events: Events, pid: int, sip: int) -> None:
+        spans = self.timeline.spans
+        if self.power is None:
+            num_ranks = int(spans.rank.max(initial=-1)) + 1
+            self.power = power_over_time(self.log, self.machine, num_ranks)
+        ranks = np.unique(spans.rank[spans.sip == sip]).tolist()
+        for times, watts in (self.power[rank] for rank in ranks[:1]):
+            for time_ps, value in _columns(*thinned_steps(times, watts, MOST_COUNTER_POINTS)):
+                events.counter(pid, "power", "W", time_ps, round(value, 1))
 
     def _write_transfers(self, events: Events) -> None:
         """Write an arrow per transfer from the sender's slice to the receiver's."""

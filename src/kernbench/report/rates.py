@@ -23,10 +23,23 @@ def rate_steps(start_ps: Column, end_ps: Column, size_bytes: Column) -> tuple[Co
     change = np.zeros(len(times))
     np.add.at(change, where, np.concatenate([rates, -rates]))
     steps = np.cumsum(change)
-    if len(times) > MOST_COUNTER_POINTS:
-        moved = np.concatenate([[0.0], np.cumsum(steps[:-1] * np.diff(times))])
-        edges = np.linspace(times[0], times[-1], MOST_COUNTER_POINTS).astype(np.int64)
-        steps = np.append(np.diff(np.interp(edges, times, moved)) / np.diff(edges), 0.0)
-        times = edges
+    times, steps = thinned_steps(times, steps, MOST_COUNTER_POINTS)
     # Sums of floats leave crumbs where nothing runs.
     return times, np.maximum(np.round(steps, 3), 0.0)
+
+
+def thinned_steps(times_ps: Column, values: Column, most: int) -> tuple[Column, Column]:
+    """Return steps as they are, or as many as ``most``: means over equal parts of the time.
+
+    A value holds from its time to the next one; the last is that of the end.
+
+    >>> times, values = thinned_steps(np.array([0, 1, 3, 4]), np.array([2.0, 5.0, 2.0, 0.0]), 3)
+    >>> times.tolist(), values.tolist()
+    ([0, 2, 4], [3.5, 3.5, 0.0])
+    """
+    if len(times_ps) <= most:
+        return times_ps, values
+    moved = np.concatenate([[0.0], np.cumsum(values[:-1] * np.diff(times_ps))])
+    edges = np.linspace(times_ps[0], times_ps[-1], most).astype(np.int64)
+    means = np.diff(np.interp(edges, times_ps, moved)) / np.diff(edges)
+    return edges, np.append(means, values[-1])

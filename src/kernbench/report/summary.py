@@ -28,9 +28,11 @@ from kernbench.report.columns import (
     rate,
     shown_as,
 )
+from kernbench.report.energy import EnergyReport, energy_of
 from kernbench.report.peaks import Peaks, peaks_of
 from kernbench.report.units import format_ns
 
+_NS_PER_HOUR = 3600e9
 Nanoseconds = int | float
 """Exact: an int where whole, else a float with up to three decimals."""
 
@@ -94,6 +96,10 @@ class Report(TypedDict):
     collectives: list[CollectiveReport]
     accuracy: NotRequired[list[FamilyReport]]
     """Left out for a machine of which nothing was measured."""
+    energy: NotRequired[EnergyReport]
+    """Left out for a machine that says nothing of energy."""
+    cost_usd: NotRequired[float]
+    """Of all devices for the time of the run; left out where nothing says what one costs."""
 
 
 def build_report(
@@ -125,7 +131,22 @@ def build_report(
     )
     if families:
         report["accuracy"] = families
+    energy = energy_of(log, machine, ranks, spans)
+    if energy is not None:
+        report["energy"] = energy
+    price = machine.spec.usd_per_device_hour
+    if price is not None:
+        report["cost_usd"] = cost_usd(float(price), ranks, report["time_ns"])
     return report
+
+
+def cost_usd(usd_per_device_hour: float, devices: int, time_ns: float) -> float:
+    """Return what devices cost for a time.
+
+    >>> cost_usd(3.0, 8, 3600e9)
+    24.0
+    """
+    return usd_per_device_hour * devices * time_ns / _NS_PER_HOUR
 
 
 def to_ns(time_ps: int) -> Nanoseconds:
@@ -223,6 +244,8 @@ def _bound_by(uses: list[tuple[Template, int, int]]) -> str:
     totals: dict[Limit, int] = {}
     for template, launches, _ in uses:
         for limit, time_ps in template.limits_ps.items():
+            if limit is Limit.POWER:
+                continue  # it slows down what holds the kernel up
             totals[limit] = totals.get(limit, 0) + time_ps * launches
     return max(totals, key=lambda limit: totals[limit]).value if totals else ""
 

@@ -34,6 +34,7 @@ TEMPLATE_SCHEMA = pa.schema(
         ("limits_ps", pa.map_(pa.string(), _INT)),
         ("hbm_bytes_by_rank", pa.list_(_INT)),
         ("given", pa.string()),
+        ("energy_pj", pa.map_(pa.string(), _INT)),
         ("num_rows", _INT),
     ]
 )

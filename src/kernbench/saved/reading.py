@@ -20,6 +20,7 @@ from kernbench.hardware import Machine, machine_of_data
 from kernbench.op_log import (
     ROW_COLUMNS,
     Column,
+    Energy,
     HostRange,
     HostSpan,
     Instance,
@@ -175,6 +176,7 @@ def _read_templates(archive: zipfile.ZipFile) -> list[Template]:
         limits = {Limit(name): ps for name, ps in given.pop("limits_ps")}
         by_rank = tuple(given.pop("hbm_bytes_by_rank"))
         launched_with = json.loads(given.pop("given"))
+        energies = {Energy(name): pj for name, pj in given.pop("energy_pj", ())}
         found.append(
             Template(
                 **given,
@@ -182,6 +184,7 @@ def _read_templates(archive: zipfile.ZipFile) -> list[Template]:
                 limits_ps=limits,
                 hbm_bytes_by_rank=by_rank,
                 given=launched_with,
+                energy_pj=energies,
                 make_rows=rows.maker(first, num_rows),
             )
         )

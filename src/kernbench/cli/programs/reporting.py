@@ -235,6 +235,11 @@ def run_and_report(
             _print_lines(log)
         if options.memory:
             _print_memory(log)
+        if options.energy and "energy" in report:
+            from kernbench.analysis import print_energy
+
+            cost = report.get("cost_usd")
+            print_energy(report["energy"], report["machine"], report_console(), cost)
         if remarks:
             print("", *remarks, sep="\n")
     if json_only:

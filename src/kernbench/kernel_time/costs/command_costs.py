@@ -7,7 +7,7 @@ between cubes. Shared resources are divided evenly among the programs that run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -326,16 +326,16 @@ class CostModel:
             return self._gemm_ps(command)
         slowdown = Fraction(1) if self._block is None else self._block.slowdown
         if isinstance(command, Math):
-            elements = _size(command.dst.shape)
+            elements = num_elements(command.dst.shape)
             return ceil_ps(math_ps(command.cost, elements, self.sip) * slowdown)
         if isinstance(command, Reduce):
-            elements = sum(_size(each.shape) for each in command.inputs)
+            elements = sum(num_elements(each.shape) for each in command.inputs)
             return ceil_ps(math_ps(MathClass.REDUCE, elements, self.sip) * slowdown)
         return 0
 
     def _gemm_ps(self, command: Gemm) -> int:
         *batch, m, k = command.a.shape
-        sizes = (_size(tuple(batch)), m, command.b.shape[-1], k)
+        sizes = (num_elements(tuple(batch)), m, command.b.shape[-1], k)
         rate = gemm_flops_per_clock(command, self.sip)
         if self._block is not None:
             converted = self._converts(command)
@@ -382,8 +382,22 @@ def gemm_flops_per_clock(command: Gemm, sip: SipSpec) -> Fraction:
     Raises:
         MachineError: The machine gives no rate for an operand's dtype.
     """
-    rates = (_rate(operand, command.precision, sip) for operand in (command.a, command.b))
-    return min(Fraction(sip.gemm_flops_per_clock(name), passes) for name, passes in rates)
+    return min(_rates(command, sip))[0]
+
+
+def gemm_rate(command: Gemm, sip: SipSpec) -> str:
+    """Return the name of the rate that a dot runs at, as the machine has it.
+
+    Raises:
+        MachineError: The machine gives no rate for an operand's dtype.
+    """
+    return min(_rates(command, sip))[1]
+
+
+def _rates(command: Gemm, sip: SipSpec) -> Iterator[tuple[Fraction, str]]:
+    for operand in (command.a, command.b):
+        name, passes = _rate(operand, command.precision, sip)
+        yield Fraction(sip.gemm_flops_per_clock(name), passes), name
 
 
 def _rate(operand: Operand, precision: str, sip: SipSpec) -> tuple[str, int]:
@@ -412,5 +426,6 @@ def _up(ps_per_byte: Fraction, size: int | Fraction, more_ps: int | Fraction = 0
     return ceil_ps(ps_per_byte * size + more_ps)
 
 
-def _size(shape: tuple[int, ...]) -> int:
+def num_elements(shape: tuple[int, ...]) -> int:
+    """Return how many elements a tile of a shape has."""
     return int(np.prod(shape, dtype=np.int64))

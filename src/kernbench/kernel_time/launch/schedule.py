@@ -15,8 +15,9 @@ from kernbench.kernel_time.costs.command_costs import gemm_flops_per_clock
 from kernbench.kernel_time.launch.log_rows import build_rows
 from kernbench.kernel_time.launch.paces import busy_ps
 from kernbench.kernel_time.launch.waves import Waves, build_waves
+from kernbench.kernel_time.launch.work import launch_work
 from kernbench.kernel_time.program.queues import Queue
-from kernbench.op_log import Limit, Template
+from kernbench.op_log import Limit, Pace, Template, core_ps, pace_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +30,21 @@ class LaunchTime:
     stream_ps: int
     """HBM's time for all bytes that move, short runs counted as what could stream instead."""
     stretch: Fraction
-    """How many times longer everything after the front end takes on engines that run hot."""
+    """How many times longer everything after the front end takes on engines that run hot, and at
+    the clock of :attr:`pace`."""
+    pace: Pace
+    """What it draws, and how far a power cap lowers its clock."""
 
     @property
     def cool_ps(self) -> int:
         """The time after the front end at full clock."""
         # Programs of different length overlap with programs of other waves than their own.
         return max(self.makespan_ps, self.stream_ps)
+
+    @property
+    def hot_ps(self) -> int:
+        """The time after the front end without a power cap."""
+        return ceil_ps(self.cool_ps * self.stretch / self.pace.stretch)
 
     @property
     def duration_ps(self) -> int:
@@ -48,12 +57,27 @@ def launch_time(waves: Waves, sip: SipSpec, conditions: Conditions) -> LaunchTim
     streamed = (costs.hbm_stream_bytes * count for costs, count in waves.tally())
     stream_ps = sip.hbm_stream_ps(math.ceil(sum(streamed, Fraction(0))))
     cool_ps = max(waves.makespan_ps, stream_ps)
+    front_end_ps = sip.queued_front_end_ps if conditions.queued else sip.front_end_ps
+    hot = _stretch(_gemm_bound_ps(waves, sip), cool_ps, sip)
+    pace = Pace()
+    if sip.power is not None:
+        needs = _needs_ps(waves, sip)
+        core = core_ps(cool_ps, stream_ps, needs.values())
+        work = launch_work(waves, sip, _hbm_bytes(waves))
+        hot_ps, hot_core_ps = ceil_ps(cool_ps * hot), ceil_ps(core * hot)
+        pace = pace_of(sip.power, work, hot_ps, hot_core_ps, front_end_ps)
     return LaunchTime(
-        front_end_ps=sip.queued_front_end_ps if conditions.queued else sip.front_end_ps,
+        front_end_ps=front_end_ps,
         makespan_ps=waves.makespan_ps,
         stream_ps=stream_ps,
-        stretch=_stretch(_gemm_bound_ps(waves, sip), cool_ps, sip),
+        stretch=hot * pace.stretch,
+        pace=pace,
     )
+
+
+def _hbm_bytes(waves: Waves) -> int:
+    moved = (costs.hbm_bytes * count for costs, count in waves.tally())
+    return math.ceil(sum(moved, Fraction(0)))
 
 
 def schedule_kernel(
@@ -68,8 +92,7 @@ def schedule_kernel(
     sip = machine.sip_at(sip_id)
     conditions = conditions or Conditions()
     waves = build_waves(trace, sip, conditions)
-    moved = (costs.hbm_bytes * count for costs, count in waves.tally())
-    hbm_bytes = math.ceil(sum(moved, Fraction(0)))
+    hbm_bytes = _hbm_bytes(waves)
     time = launch_time(waves, sip, conditions)
     flops = sum(flops for _, flops in _gemms(waves))
     return Template(
@@ -85,6 +108,7 @@ def schedule_kernel(
         bound_ps=max(_gemm_bound_ps(waves, sip), sip.hbm_stream_ps(hbm_bytes)),
         limits_ps=_limits_ps(waves, sip, time),
         size_bytes=waves.size_bytes(),
+        energy_pj=time.pace.energy_pj,
         make_rows=partial(build_rows, waves, time.front_end_ps, time.stretch),
         given={"grid": list(trace.grid), "num_warps": trace.num_warps},
     )
@@ -118,7 +142,7 @@ def _stretch(gemm_ps: int, busy_ps: int, sip: SipSpec) -> Fraction:
         return Fraction(1)
     load = min(Fraction(gemm_ps, busy_ps) / sustained.full_load, Fraction(1))
     half_ps = sustained.half_time_us * PS_PER_US
-    return 1 + sustained.full_loss * load * busy_ps / (busy_ps + half_ps)
+    return 1 + sustained.clock_loss * load * busy_ps / (busy_ps + half_ps)
 
 
 def _gemms(waves: Waves) -> Iterator[tuple[Gemm, int]]:
@@ -144,6 +168,17 @@ def _gemm_bound_ps(waves: Waves, sip: SipSpec) -> int:
 
 def _limits_ps(waves: Waves, sip: SipSpec, time: LaunchTime) -> dict[Limit, int]:
     """Return how long each part of the SIP would take by itself, at full clock."""
+    limits = {**_needs_ps(waves, sip), Limit.HBM: time.stream_ps}
+    working = max(limits.values())
+    limits[Limit.LAUNCH] = time.front_end_ps
+    limits[Limit.LATENCY] = max(time.cool_ps - working, 0)
+    if time.pace.stretch > 1:
+        limits[Limit.POWER] = time.duration_ps - time.front_end_ps - time.hot_ps
+    return limits
+
+
+def _needs_ps(waves: Waves, sip: SipSpec) -> dict[Limit, int]:
+    """Return how long each part of the SIP but HBM would take by itself, at full clock."""
     busy = _engine_busy_ps(waves, sip)
     crossing = [0] * len(Queue)
     cache = between = 0
@@ -155,18 +190,13 @@ def _limits_ps(waves: Waves, sip: SipSpec, time: LaunchTime) -> dict[Limit, int]
             for site, moved in zip(group.plan.sites, kind.program_class.traffic, strict=True):
                 if moved is not None:
                     crossing[site.queue] += moved.useful_bytes * count
-    limits = {
+    return {
         Limit.GEMM: busy[Engine.GEMM],
         Limit.MATH: busy[Engine.MATH],
-        Limit.HBM: time.stream_ps,
         Limit.CACHE: cache,
         Limit.PORT: transfer_ps(max(crossing), sip.pe.dma_port_gbps * sip.num_pes),
         Limit.CUBES: between,
-        Limit.LAUNCH: time.front_end_ps,
     }
-    working = max(each for limit, each in limits.items() if limit is not Limit.LAUNCH)
-    limits[Limit.LATENCY] = max(time.cool_ps - working, 0)
-    return limits
 
 
 def _engine_busy_ps(waves: Waves, sip: SipSpec) -> dict[Engine, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -12,10 +13,11 @@ import numpy as np
 from kernbench.commands import Atomic, DmaRead, DmaWrite, Engine, Gemm, SourceLine, Space, access_of
 from kernbench.hardware import PS_PER_NS, SipSpec, ceil_ps
 from kernbench.kernel_time.costs.command_costs import gemm_flops_per_clock
+from kernbench.kernel_time.launch.work import site_operations
 from kernbench.kernel_time.program.queues import Queue
 from kernbench.kernel_time.program.timed_plan import CommandSite
 from kernbench.links import Passage
-from kernbench.op_log import Column, Template, exposed_ps
+from kernbench.op_log import Column, Template, Work, exposed_ps, pace_of, uncapped
 
 _MOST_HOPS = 20_000
 """Transfers on links that have a row each; later ones join the newest row like them."""
@@ -73,6 +75,12 @@ class StrandLog:
     hbm_bytes: Fraction = Fraction(0)
     _flops: int = 0
     _gemm_clocks: Fraction = Fraction(0)
+    _operations: dict[bool, Counter[str]] = field(
+        default_factory=lambda: {True: Counter(), False: Counter()}
+    )
+    """Flops by rate (True), and elements by class of operation."""
+    _port_bytes: int = 0
+    _link_bytes: int = 0
     _busy_ps: list[int] = field(default_factory=lambda: [0] * len(Queue))
     """By sort of engine, over all PEs."""
     _rows: dict[_What, _Row] = field(default_factory=dict)
@@ -103,6 +111,10 @@ class StrandLog:
             row.flops = site.command.flops * site.count * programs.count
             self._flops += row.flops
             self._gemm_clocks += row.flops / gemm_flops_per_clock(site.command, self.sip)
+        operations = self._operations[isinstance(site.command, Gemm)]
+        for name, count in site_operations(site, self.sip).items():
+            operations[name] += count * site.count * programs.count
+        self._port_bytes += size_bytes
         self._busy_ps[site.queue] += busy_ps * programs.count
         self._join(_what(site, programs, peer), row)
         (self._work if peer < 0 else self._communication).append((start_ps, end_ps))
@@ -117,6 +129,7 @@ class StrandLog:
     ) -> None:
         """Record a transfer on every link that it took."""
         kind = f"{site.kind}_transfer"
+        self._link_bytes += size_bytes * len(passage.hops)
         for hop in passage.hops:
             what = _What(Engine.LINK, kind, site.command.line, programs, peer, hop.link)
             row = _Row(hop.start_ps, hop.end_ps, hop.busy_ps, 1, size_bytes)
@@ -143,12 +156,20 @@ class StrandLog:
         """Return what the launch did, ended at ``end_ps``; ``given`` is what it was given."""
         sip = self.sip
         hbm_bytes = ceil_ps(self.hbm_bytes)
+        work = Work(
+            flops=self._operations[True],
+            elements=self._operations[False],
+            port_bytes=self._port_bytes,
+            hbm_bytes=hbm_bytes,
+            link_bytes=self._link_bytes,
+        )
+        taken_ps = end_ps - self.start_ps
         gemm_ps = ceil_ps(self._gemm_clocks * PS_PER_NS / sip.clock_ghz / sip.num_pes)
         return Template(
             name=name,
             kind="kernel",
             algorithm="",
-            duration_ps=end_ps - self.start_ps,
+            duration_ps=taken_ps,
             flops=self._flops,
             family="gemm" if self._flops else "membound",
             hbm_bytes=hbm_bytes,
@@ -161,6 +182,8 @@ class StrandLog:
                 *_bounds(self._communication),
                 *_bounds(self._work),
             ),
+            # How long it takes depends on others: a cap does not slow it down.
+            energy_pj=pace_of(uncapped(sip.power), work, taken_ps, 0).energy_pj,
         )
 
     def _columns(self) -> dict[str, Column]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from kernbench.commands import Engine, Space
-from kernbench.op_log import Limit, Template
+from kernbench.op_log import Limit, Template, Work, pace_of
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine, SipSpec
@@ -54,6 +54,8 @@ def _build(kind: TransferKind, spec: SipSpec, size_bytes: int) -> Template:
         ends = (Space.HOST, Space.HBM) if kind == "copy_from_host" else (Space.HBM, Space.HOST)
         engine, hbm_bytes = Engine.HOST, size_bytes
         busy_ps = duration_ps = spec.host_copy_ps(size_bytes)
+    host_bytes = size_bytes if engine is Engine.HOST else 0
+    work = Work(hbm_bytes=hbm_bytes, host_bytes=host_bytes)
     return Template(
         name=kind,
         kind="fill" if kind == "fill" else "copy",
@@ -64,6 +66,8 @@ def _build(kind: TransferKind, spec: SipSpec, size_bytes: int) -> Template:
         engine_busy_ps={engine: busy_ps},
         limits_ps={Limit.HBM: spec.hbm_stream_ps(hbm_bytes)},
         message_bytes=0,
+        # The engines that copies take run at any clock; the PEs do nothing.
+        energy_pj=pace_of(spec.power, work, 0, 0).energy_pj,
         make_rows=partial(
             _rows, kind, engine, duration_ps - busy_ps, duration_ps, size_bytes, ends
         ),

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench.commands import Engine, MathClass, Space
-from kernbench.op_log import Limit, Template
+from kernbench.hardware import ceil_ps, transfer_ps
+from kernbench.op_log import Limit, Template, Work, pace_of
 from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
 if TYPE_CHECKING:
@@ -25,14 +26,16 @@ def timing_by_bytes(
     written_bytes: int,
     math_ps: int = 0,
     chain_ps: int = 0,
+    elements: Mapping[str, float] | None = None,
 ) -> OperationTiming:
     """Return the schedules of a kernel that streams its operands through HBM once.
 
-    Its vector engines are busy for ``math_ps`` meanwhile; loads that wait for each other take
-    ``chain_ps``.
+    Its vector engines are busy for ``math_ps`` meanwhile, with so many ``elements`` by class of
+    operation; loads that wait for each other take ``chain_ps``.
     """
     moved = (read_bytes, written_bytes)
-    return OperationTiming(partial(_template, name, sip, moved, math_ps, chain_ps))
+    of_math = elements or {}
+    return OperationTiming(partial(_template, name, sip, moved, math_ps, chain_ps, of_math))
 
 
 _THREADS = 1024
@@ -61,12 +64,21 @@ def vector_ps(sip: SipSpec, work: Mapping[MathClass, int], num_elements: int) ->
 
 
 def _template(
-    name: str, sip: SipSpec, moved: tuple[int, int], math_ps: int, chain_ps: int, queued: bool
+    name: str,
+    sip: SipSpec,
+    moved: tuple[int, int],
+    math_ps: int,
+    chain_ps: int,
+    elements: Mapping[str, float],
+    queued: bool,
 ) -> Template:
     hbm_bytes = sum(moved)
     hbm_ps = sip.hbm_stream_ps(hbm_bytes)
     start_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
-    end_ps = start_ps + sip.hbm_latency_ps + max(hbm_ps, math_ps, chain_ps)
+    taken_ps = sip.hbm_latency_ps + max(hbm_ps, math_ps, chain_ps)
+    work = Work(elements=elements, port_bytes=hbm_bytes, hbm_bytes=hbm_bytes)
+    pace = pace_of(sip.power, work, taken_ps, max(math_ps, _port_ps(hbm_bytes, sip)), start_ps)
+    end_ps = start_ps + ceil_ps(taken_ps * pace.stretch)
     rows = partial(_rows, (start_ps, end_ps), (hbm_ps, math_ps), *moved)
     return Template(
         name=name,
@@ -84,9 +96,19 @@ def _template(
             Limit.MATH: math_ps,
             Limit.LAUNCH: start_ps,
             Limit.LATENCY: max(sip.hbm_latency_ps, chain_ps),
-        },
+        }
+        | ({Limit.POWER: end_ps - start_ps - taken_ps} if pace.stretch > 1 else {}),
         make_rows=rows,
+        energy_pj=pace.energy_pj,
     )
+
+
+def _port_ps(size_bytes: int, sip: SipSpec) -> int:
+    """Return how long bytes take through the cache and the ports of all PEs."""
+    gbps = sip.pe.dma_port_gbps * sip.num_pes
+    if sip.cache is not None:
+        gbps = min(gbps, sip.cache.bandwidth_gbps)
+    return transfer_ps(size_bytes, gbps)
 
 
 def _rows(

@@ -11,7 +11,7 @@ import numpy as np
 
 from kernbench.commands import Engine, Space
 from kernbench.library_kernels import time_kernel
-from kernbench.op_log import Limit, Template
+from kernbench.op_log import Limit, Template, added
 from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def _template(
     duration_ps = _ps(sum(each.total_us for each in times))
     limits[Limit.LAUNCH] = sip.queued_front_end_ps if queued else sip.front_end_ps
     busiest = max(limits[each] for each in _WORK)
-    limits[Limit.LATENCY] = max(duration_ps - limits[Limit.LAUNCH] - busiest, 0)
+    waits_ps = duration_ps - limits[Limit.LAUNCH] - busiest - limits[Limit.POWER]
+    limits[Limit.LATENCY] = max(waits_ps, 0)
     read = sum(int(each.hbm_read_bytes) for each in kernels)
     written = sum(int(each.hbm_written_bytes) for each in kernels)
     flops = sum(int(each.flops) for each in kernels)
@@ -68,6 +69,7 @@ def _template(
         message_bytes=0,
         bound_ps=max(hbm_ps, gemm_ps),
         limits_ps=dict(limits),
+        energy_pj=added(*(each.energy_pj for each in times)),
         make_rows=partial(
             _rows, duration_ps, (hbm_ps, hbm_ps, gemm_ps, math_ps), (read, written), flops
         ),
@@ -88,6 +90,7 @@ def _limits(time: KernelTime, sip: SipSpec) -> Counter[Limit]:
             Limit.MATH: _ps(time.vector_us),
             Limit.CACHE: _ps(time.cache_us),
             Limit.HBM: _ps(time.hbm_us),
+            Limit.POWER: _ps(time.power_us),
         }
     )
 

@@ -188,9 +188,12 @@ class OperationCosts:
                 found = self._scattered.timing(operation.name, made, read, written, sip_id)
             if found is None:
                 math_ps = rule.passes * vector_ps(sip, rule.work, elements)
+                of_math = {
+                    cost.value: rule.passes * elements * count for cost, count in rule.work.items()
+                }
                 waits_ps = chain_ps(sip, planes, elements // planes) if planes else 0
                 found = timing_by_bytes(
-                    operation.name, sip, rule.passes * read, written, math_ps, waits_ps
+                    operation.name, sip, rule.passes * read, written, math_ps, waits_ps, of_math
                 )
             if rule.clones:
                 found = in_turn(timing_by_bytes(operation.name, sip, written, written), found)

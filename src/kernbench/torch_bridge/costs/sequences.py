@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernbench.kernel_time import Conditions, schedule_kernel
-from kernbench.op_log import Template
+from kernbench.op_log import Template, added
 from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def _one_after_another(first: Template, second: Template) -> Template:
         engine_busy_ps=Counter(first.engine_busy_ps) + Counter(second.engine_busy_ps),
         bound_ps=first.bound_ps + second.bound_ps,
         limits_ps=Counter(first.limits_ps) + Counter(second.limits_ps),
+        energy_pj=added(first.energy_pj, second.energy_pj),
         make_rows=partial(_rows, first, second),
     )
 

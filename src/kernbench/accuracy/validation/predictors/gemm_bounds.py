@@ -255,7 +255,7 @@ class GemmBounds:
         rate = float(self._rate * self.sip.num_pes * self.sip.clock_ghz)
         load = min(programs * flops * 1000 / rate / busy_ps / float(sustained.full_load), 1.0)
         half_ps = float(sustained.half_time_us) * 1e6
-        return busy_ps * (1 + float(sustained.full_loss) * load * busy_ps / (busy_ps + half_ps))
+        return busy_ps * (1 + float(sustained.clock_loss) * load * busy_ps / (busy_ps + half_ps))
 
     def _sum_ps(self, split_k: int) -> float:
         """Return the least time of split-K's second kernel, without its front end."""

@@ -20,6 +20,9 @@ class WhyOptions(given.AnalysisOptions):
     path: Annotated[
         bool, typer.Option("--path", help="Every segment of the critical path, one by one.")
     ] = False
+    energy: Annotated[
+        bool, typer.Option("--energy", help="Where its energy went, and what each kernel draws.")
+    ] = False
     lines: Annotated[
         str | None,
         typer.Option(metavar="KERNEL", help="The lines of a kernel, with the time of each."),
@@ -38,13 +41,30 @@ def _why(context: typer.Context, options: WhyOptions) -> int:
 
 def show_why(options: WhyOptions) -> int:
     """Print or write why a run took its time, and return the exit status."""
-    from kernbench.analysis import explain, kernel_lines, print_lines, print_why
+    from kernbench.analysis import (
+        explain,
+        kernel_lines,
+        print_energy,
+        print_lines,
+        print_why,
+        saved_energy,
+    )
     from kernbench.saved import load_run
 
     run = load_run(options.run)
     if options.lines is not None:
         lines = kernel_lines(run.log, options.lines)
         show_or_write(lines, options.json, lambda console: print_lines(lines, run.sources, console))
+        return DONE
+    if options.energy:
+        energy = saved_energy(run)
+        cost = run.report.get("cost_usd")
+        found = energy if cost is None else {**energy, "cost_usd": cost}
+        show_or_write(
+            found,
+            options.json,
+            lambda console: print_energy(energy, run.machine.name, console, cost),
+        )
         return DONE
     why = explain(run.log, run.machine, run.ranks, run.report.get("accuracy"))
     show_or_write(

@@ -1,0 +1,264 @@
+"""The energy of a run: by rank, by kernel, by what it goes to, and over time (ADR-0160)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypedDict
+
+import numpy as np
+
+from kernbench.op_log import Energy, Spans, build_spans
+
+if TYPE_CHECKING:
+    from kernbench.hardware import Machine, PowerSpec
+    from kernbench.op_log import Column, OpLog
+
+WAITING = "(in collectives)"
+"""What devices take while they are in collectives, beside the bytes that move."""
+IDLE = "idle"
+"""What devices take from the start of a run to its end, whatever they do."""
+_PJ_PER_J = 10**12
+
+
+class RankEnergy(TypedDict):
+    """What the device of one rank takes."""
+
+    rank: int
+    energy_j: float
+    average_w: float
+    """Over the whole run."""
+    peak_w: float
+    """The most that it draws at a time."""
+
+
+class UseEnergy(TypedDict):
+    """What all launches of a kernel, or all collectives or copies of a name, take."""
+
+    name: str
+    kind: str
+    """Of the op log: ``kernel``, ``collective``, ``copy`` or ``fill``."""
+    count: int
+    energy_j: float
+    """Beside the idle device."""
+    parts_j: dict[str, float]
+    """The same by what it goes to."""
+    average_w: float
+    """While it runs, the idle device included, on one SIP."""
+
+
+class EnergyReport(TypedDict):
+    """What the devices of a run take. Of hosts, switches and cooling nothing is known."""
+
+    energy_j: float
+    """Of all devices: what each use takes, and the idle devices."""
+    average_w: float
+    """Of one device, over the whole run."""
+    idle_j: float
+    parts_j: dict[str, float]
+    """All of it by what it goes to, ``idle`` included."""
+    per_rank: list[RankEnergy]
+    uses: list[UseEnergy]
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What one rank's commands of a name take, in picojoules by part."""
+
+    rank: int
+    kind: str
+    name: str
+    count: int
+    time_ps: int
+    parts_pj: Mapping[str, int]
+
+
+def energy_of(
+    log: OpLog, machine: Machine, ranks: int, spans: Spans | None = None
+) -> EnergyReport | None:
+    """Return what the devices of a run take, None for a machine that says nothing of energy.
+
+    Each command's energy is counted once; a device that only takes part in a collective draws its
+    ``active_w``, too. Idle devices count from 0 to the end of the log.
+    """
+    spans = build_spans(log) if spans is None else spans
+    powers = _powers(spans, machine, ranks)
+    if powers is None:
+        return None
+    end_ps = log.end_ps
+    idle_pj = [round(power.idle_w * end_ps) for power in powers]
+    uses = [*_uses(spans, ranks), *_waiting(spans, powers)]
+    by_rank = list(idle_pj)
+    parts: defaultdict[str, int] = defaultdict(int, {IDLE: sum(idle_pj)})
+    for use in uses:
+        for part, pj in use.parts_pj.items():
+            by_rank[use.rank] += pj
+            parts[part] += pj
+    total = sum(by_rank)
+    peaks = [float(watts.max(initial=0)) for _, watts in _steps(spans, powers, end_ps)]
+    return {
+        "energy_j": total / _PJ_PER_J,
+        "average_w": total / end_ps / ranks if end_ps else 0.0,
+        "idle_j": sum(idle_pj) / _PJ_PER_J,
+        "parts_j": {part: pj / _PJ_PER_J for part, pj in parts.items() if pj},
+        "per_rank": [
+            {
+                "rank": rank,
+                "energy_j": pj / _PJ_PER_J,
+                "average_w": pj / end_ps if end_ps else 0.0,
+                "peak_w": peaks[rank],
+            }
+            for rank, pj in enumerate(by_rank)
+        ],
+        "uses": _by_name(uses, powers),
+    }
+
+
+def power_over_time(log: OpLog, machine: Machine, ranks: int) -> list[tuple[Column, Column]]:
+    """Return the watts of each rank's device, and from which times on, in ps, it draws them.
+
+    A command draws its energy evenly from its start to its end; the last of the times is the end
+    of the log. Empty for a machine that says nothing of energy.
+    """
+    spans = build_spans(log)
+    powers = _powers(spans, machine, ranks)
+    if powers is None:
+        return [(np.zeros(0, dtype=np.int64), np.zeros(0))] * ranks
+    return list(_steps(spans, powers, log.end_ps))
+
+
+def _steps(
+    spans: Spans, powers: Sequence[PowerSpec], end_ps: int
+) -> Iterator[tuple[Column, Column]]:
+    energies = np.zeros(len(spans), dtype=np.int64)
+    for part in Energy:
+        energies += _shares(spans, part)
+    for rank, power in enumerate(powers):
+        mine = np.flatnonzero((spans.rank == rank) & (spans.end_ps > spans.start_ps))
+        waits_from, waits_to = _exposed(spans, rank)
+        starts = np.concatenate([spans.start_ps[mine], waits_from])
+        ends = np.concatenate([spans.end_ps[mine], waits_to])
+        watts = np.full(len(starts), float(power.active_w))
+        watts[: len(mine)] = energies[mine] / (spans.end_ps[mine] - spans.start_ps[mine])
+        times = np.unique(np.concatenate([np.array([0, end_ps]), starts, ends]))
+        change = np.zeros(len(times))
+        np.add.at(change, np.searchsorted(times, starts), watts)
+        np.add.at(change, np.searchsorted(times, ends), -watts)
+        # Sums of floats may come out a hair below zero where nothing runs.
+        yield times, float(power.idle_w) + np.maximum(np.cumsum(change), 0)
+
+
+def _powers(spans: Spans, machine: Machine, ranks: int) -> list[PowerSpec] | None:
+    """Return what the device of each rank draws, None if one says nothing of it.
+
+    A device without commands has the rank's number.
+    """
+    sips = {rank: rank % machine.num_sips for rank in range(ranks)}
+    sips |= dict(zip(spans.rank.tolist(), spans.sip.tolist(), strict=True))
+    found = [machine.sip_at(sips[rank] % machine.num_sips).power for rank in range(ranks)]
+    known = [power for power in found if power is not None]
+    return known if len(known) == ranks else None
+
+
+def _shares(spans: Spans, part: Energy) -> Column:
+    """Return each entry's share of what its template takes for a part."""
+    totals = []
+    for template in spans.templates:
+        pj = template.energy_pj.get(part, 0)
+        by_rank = template.hbm_bytes_by_rank if part is Energy.HBM else ()
+        totals.append((pj, _in_proportion(pj, by_rank)))
+    return spans.shares(totals)
+
+
+def _in_proportion(total: int, weights: tuple[int, ...]) -> tuple[int, ...]:
+    """Return parts of ``total`` in proportion to weights, which add up to it."""
+    whole = sum(weights)
+    if not whole:
+        return ()
+    bounds = [total * sum(weights[:number]) // whole for number in range(len(weights) + 1)]
+    return tuple(after - before for before, after in pairwise(bounds))
+
+
+def _uses(spans: Spans, ranks: int) -> Iterator[_Use]:
+    num = len(spans.templates)
+    cell = spans.rank * num + spans.template
+    size = ranks * num
+
+    def summed(values: Column) -> Column:
+        found = np.zeros(size, dtype=np.int64)
+        np.add.at(found, cell, values)
+        return found
+
+    counts = np.bincount(cell, minlength=size)
+    times = summed(spans.end_ps - spans.start_ps)
+    parts = {part: summed(_shares(spans, part)) for part in Energy}
+    for each in np.flatnonzero(counts).tolist():
+        rank, number = divmod(each, num)
+        yield _Use(
+            rank,
+            spans.templates[number].kind,
+            spans.templates[number].name,
+            int(counts[each]),
+            int(times[each]),
+            {part.value: int(column[each]) for part, column in parts.items() if column[each]},
+        )
+
+
+def _exposed(spans: Spans, rank: int) -> tuple[Column, Column]:
+    """Return when a rank is in a collective and no kernel of it runs: starts and ends."""
+    mine = np.flatnonzero(spans.rank == rank)
+    kinds = np.array([each.kind for each in spans.templates], dtype="U10")[spans.template[mine]]
+    talks, runs = (mine[kinds == kind] for kind in ("collective", "kernel"))
+    both = np.concatenate([talks, runs])
+    edges = np.unique(np.concatenate([spans.start_ps[both], spans.end_ps[both]]))
+    exposed = (_covering(spans, talks, edges) > 0) & (_covering(spans, runs, edges) == 0)
+    first = np.flatnonzero(exposed)
+    return edges[first], edges[np.minimum(first + 1, len(edges) - 1)]
+
+
+def _covering(spans: Spans, which: Column, edges: Column) -> Column:
+    """Return how many of some entries cover the time from each edge to the next."""
+    change = np.zeros(len(edges), dtype=np.int64)
+    np.add.at(change, np.searchsorted(edges, spans.start_ps[which]), 1)
+    np.add.at(change, np.searchsorted(edges, spans.end_ps[which]), -1)
+    return np.cumsum(change)
+
+
+def _waiting(spans: Spans, powers: Sequence[PowerSpec]) -> Iterator[_Use]:
+    """Yield what devices take beside the bytes while collectives run and no kernel does."""
+    for rank, power in enumerate(powers):
+        starts, ends = _exposed(spans, rank)
+        time_ps = int((ends - starts).sum())
+        pj = round(power.active_w * time_ps)
+        if pj:
+            parts = {Energy.CLOCKS.value: pj}
+            yield _Use(rank, "collective", WAITING, 0, time_ps, parts)
+
+
+def _by_name(uses: list[_Use], powers: Sequence[PowerSpec]) -> list[UseEnergy]:
+    groups: dict[tuple[str, str], list[_Use]] = {}
+    for use in uses:
+        groups.setdefault((use.kind, use.name), []).append(use)
+    found: list[UseEnergy] = []
+    for (kind, name), mine in groups.items():
+        parts: defaultdict[str, int] = defaultdict(int)
+        idle_pj = time_ps = 0.0
+        for use in mine:
+            time_ps += use.time_ps
+            idle_pj += float(powers[use.rank].idle_w) * use.time_ps
+            for part, pj in use.parts_pj.items():
+                parts[part] += pj
+        total = sum(parts.values())
+        found.append(
+            {
+                "name": name,
+                "kind": kind,
+                "count": sum(use.count for use in mine),
+                "energy_j": total / _PJ_PER_J,
+                "parts_j": {part: pj / _PJ_PER_J for part, pj in parts.items()},
+                "average_w": (total + idle_pj) / time_ps if time_ps else 0.0,
+            }
+        )
+    return sorted(found, key=lambda each: (-each["energy_j"], each["name"]))

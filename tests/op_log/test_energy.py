@@ -1,0 +1,171 @@
+"""Energies of commands, and the pace that a power cap leaves, against closed forms."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernbench.hardware import PowerSpec
+from kernbench.op_log import Energy, Pace, Work, core_ps, pace_of, uncapped
+
+US = 10**6
+"""Picoseconds."""
+
+
+def power(**changes: Any) -> PowerSpec:
+    return PowerSpec.model_validate(
+        {
+            "board_w": 2000,
+            "idle_w": 50,
+            "active_w": 0,
+            "gemm_pj_per_flop": {"float16": 1, "float32": 10},
+            "math_pj_per_element": dict.fromkeys(
+                ("simple", "divide", "transcendental", "convert", "reduce"), 2
+            ),
+            "tcm_pj_per_byte": 3,
+            "cache_pj_per_byte": 5,
+            "hbm_pj_per_byte": 7,
+            "link_pj_per_byte": 11,
+            "network_pj_per_byte": 13,
+            "host_pj_per_byte": 17,
+            **changes,
+        }
+    )
+
+
+def watts(pace: Pace, taken_ps: int) -> float:
+    return 50 + sum(pace.energy_pj.values()) / float(taken_ps * pace.stretch)
+
+
+works = st.builds(
+    Work,
+    flops=st.fixed_dictionaries({"float16": st.integers(0, 10**9)}),
+    elements=st.fixed_dictionaries({"simple": st.integers(0, 10**7)}),
+    port_bytes=st.integers(0, 10**8),
+    hbm_bytes=st.integers(0, 10**8),
+)
+times = st.tuples(st.integers(1, 10**9), st.integers(0, 10**9)).map(
+    lambda both: (max(both), min(both))
+)
+
+
+@pytest.mark.adr("0160-D1")
+def test_energies_are_counts_times_constants() -> None:
+    work = Work(
+        flops={"float16": 100, "float32": 10},
+        elements={"simple": 4, "reduce": 1},
+        port_bytes=2,
+        hbm_bytes=1,
+        link_bytes=1,
+        network_bytes=1,
+        host_bytes=1,
+    )
+    pace = pace_of(power(active_w=3), work, 200, 100, front_end_ps=50)
+    assert pace.energy_pj == {
+        Energy.GEMM: 200,
+        Energy.MATH: 10,
+        Energy.TCM: 6,
+        Energy.CACHE: 10,
+        Energy.HBM: 7,
+        Energy.LINKS: 24,
+        Energy.HOST: 17,
+        # A watt is a picojoule per picosecond.
+        Energy.CLOCKS: 3 * 250,
+    }
+    assert pace.stretch == pace.clock == 1
+    assert pace_of(None, work, 200, 100) == Pace()
+
+
+@pytest.mark.adr("0160-D1")
+def test_a_dtype_without_an_energy_takes_the_most_that_any_does() -> None:
+    assert power().gemm_pj_per_flop["float32"] == 10
+    pace = pace_of(power(), Work(flops={"float8_e5m2": 3}), 10, 10)
+    assert pace.energy_pj[Energy.GEMM] == 30
+
+
+@pytest.mark.adr("0160-D2")
+def test_what_is_above_idle_falls_with_the_square_of_the_clock() -> None:
+    work = Work(flops={"float16": 400 * US})
+    capped = pace_of(power(cap_w=150), work, US, US)
+    # 450 W without the cap: a quarter of what is above idle is half of the clock.
+    assert float(capped.clock) == pytest.approx(0.5, rel=1e-5)
+    assert float(capped.stretch) == pytest.approx(2, rel=1e-5)
+    assert watts(capped, US) == pytest.approx(150, rel=1e-5)
+
+
+@pytest.mark.adr("0160-D2")
+def test_a_board_holds_its_own_limit_by_its_voltage() -> None:
+    work = Work(flops={"float16": 300 * US}, hbm_bytes=70 * US / 7)
+    free = pace_of(power(board_w=320), work, US, US)
+    assert (free.stretch, free.energy_pj[Energy.HBM]) == (1, 70 * US)
+    assert watts(free, US) == pytest.approx(320)
+    assert pace_of(power(board_w=320, cap_w=320), work, US, US) == free
+    # A cap counts from there: 160 of 270 W above idle.
+    capped = pace_of(power(board_w=320, cap_w=210), work, US, US)
+    assert watts(capped, US) == pytest.approx(210, rel=1e-5)
+
+
+@pytest.mark.adr("0160-D2")
+def test_a_kernel_that_waits_for_hbm_gives_clock_before_time() -> None:
+    # 100 W of HBM and 300 W of the cache; engines need half of the time.
+    work = Work(hbm_bytes=100 * US / 7, port_bytes=300 * US / 8)
+    half = pace_of(power(cap_w=300), work, US, US // 2)
+    assert half.stretch == 1
+    assert float(half.clock) == pytest.approx(0.5, rel=1e-5)
+    assert pace_of(power(cap_w=250), work, US, US // 2).stretch > 1
+
+
+@pytest.mark.adr("0160-D2")
+@given(work=works, taken=times, cap_w=st.floats(50.5, 1000), less_w=st.floats(0, 1))
+def test_a_lower_cap_is_never_faster_and_draws_no_more(
+    work: Work, taken: tuple[int, int], cap_w: float, less_w: float
+) -> None:
+    taken_ps, busy_ps = taken
+    lower_w = 50.5 + (cap_w - 50.5) * less_w
+    free, capped, lower = (
+        pace_of(each, work, taken_ps, busy_ps)
+        for each in (power(), power(cap_w=cap_w), power(cap_w=lower_w))
+    )
+    assert 1 == free.stretch <= capped.stretch <= lower.stretch
+    assert sum(lower.energy_pj.values()) <= sum(capped.energy_pj.values())
+    if watts(free, taken_ps) <= cap_w - 1e-6:
+        assert capped == free
+    # What does not run on the clock is no less.
+    assert capped.energy_pj[Energy.HBM] == free.energy_pj[Energy.HBM]
+    if busy_ps * 100 > taken_ps and capped.clock > Fraction(1, 1000):
+        # Rounded picojoules weigh in short kernels.
+        assert watts(capped, taken_ps) <= cap_w + 8 / taken_ps + 1e-6 * cap_w
+
+
+@pytest.mark.adr("0160-D2")
+@given(work=works, taken=times, share=st.fractions(Fraction(1, 10), 1))
+def test_a_locked_clock_stretches_what_runs_on_it(
+    work: Work, taken: tuple[int, int], share: Fraction
+) -> None:
+    taken_ps, busy_ps = taken
+    share = Fraction(round(share * 1000), 1000)
+    locked = pace_of(power(clock_share=share), work, taken_ps, busy_ps)
+    expected = max(busy_ps / float(share) / taken_ps, 1)
+    assert float(locked.stretch) == pytest.approx(expected, rel=1e-4)
+    assert math.isclose(float(locked.clock), float(share), rel_tol=1e-5)
+
+
+def test_what_is_not_slowed_down_has_no_limits() -> None:
+    limited = power(cap_w=100, clock_share=0.5)
+    free = uncapped(limited)
+    assert free is not None
+    assert (limited.is_limited, free.is_limited) == (True, False)
+    assert uncapped(None) is None
+    assert free.idle_w == limited.idle_w
+
+
+def test_the_core_is_what_is_left_with_infinitely_fast_hbm() -> None:
+    # Bound by products: all of it. Bound by HBM: the longest other, and the latency.
+    assert core_ps(120, 60, [100, 40]) == 120
+    assert core_ps(120, 100, [60, 40]) == 80
+    assert core_ps(120, 0, []) == 120

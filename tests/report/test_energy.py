@@ -1,0 +1,145 @@
+"""The energy of runs: what its parts are, and that they add up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernbench import RuntimeContext, ops
+from kernbench.hardware import changed_machine, load_machine
+from kernbench.op_log import Energy
+from kernbench.report import energy_of, power_over_time
+
+
+def work(rank: int, torch: Any) -> None:
+    torch.distributed.init_process_group()
+    x = torch.randn(512, 512, dtype="f16")
+    for _ in range(1 + rank):
+        x = x @ x
+    ops.gelu(x)
+    torch.distributed.all_reduce(x)
+    torch.ahbm.synchronize()
+
+
+def run_on(machine: Any, ranks: int, program: Callable[..., None]) -> RuntimeContext:
+    with RuntimeContext(machine=machine, ranks=ranks, data=False) as torch:
+        torch.multiprocessing.spawn(program, (torch,), nprocs=ranks)
+    return torch
+
+
+@cache
+def example() -> RuntimeContext:
+    return run_on("h100-sxm", 3, work)
+
+
+@pytest.mark.adr("0160-D3")
+def test_uses_and_idle_devices_are_all_of_the_energy() -> None:
+    found = example().report()["energy"]
+    idle_w = 75
+    end_s = example().op_log.end_ps / 1e12
+    assert found["idle_j"] == pytest.approx(3 * idle_w * end_s, rel=1e-9)
+    uses_j = sum(each["energy_j"] for each in found["uses"])
+    assert found["energy_j"] == pytest.approx(uses_j + found["idle_j"], abs=1e-11)
+    assert found["energy_j"] == pytest.approx(sum(found["parts_j"].values()), abs=1e-11)
+    ranks_j = sum(each["energy_j"] for each in found["per_rank"])
+    assert found["energy_j"] == pytest.approx(ranks_j, abs=1e-11)
+    for each in found["uses"]:
+        assert each["energy_j"] == pytest.approx(sum(each["parts_j"].values()), abs=1e-11)
+    # What templates say is counted once for each command, and nothing else but waiting is.
+    commands = sum(sum(each.template.energy_pj.values()) for each in example().op_log.instances)
+    waiting = next(each for each in found["uses"] if each["name"] == "(in collectives)")
+    assert uses_j - waiting["energy_j"] == pytest.approx(commands / 1e12, abs=1e-11)
+    assert found["average_w"] == pytest.approx(found["energy_j"] / end_s / 3)
+
+
+@pytest.mark.adr("0160-D3")
+def test_power_over_time_is_the_energy() -> None:
+    torch = example()
+    steps = power_over_time(torch.op_log, torch.machine, 3)
+    found = torch.report()["energy"]
+    for (times, watts), rank in zip(steps, found["per_rank"], strict=True):
+        assert (times[0], times[-1]) == (0, torch.op_log.end_ps)
+        joules = (np.diff(times) * watts[:-1]).sum() / 1e12
+        assert joules == pytest.approx(rank["energy_j"], rel=1e-9)
+        assert watts.max() == pytest.approx(rank["peak_w"])
+        assert watts.min() == 75
+
+
+@pytest.mark.adr("0160-D1")
+def test_a_kernel_takes_what_it_counts() -> None:
+    with RuntimeContext(machine="h100-sxm", ranks=1, data=False) as torch:
+        a = torch.empty((512, 512), dtype="f16")
+        a @ a
+        torch.ahbm.synchronize()
+    (product,) = [each for each in torch.op_log.instances if each.template.name == "matmul"]
+    power = torch.machine.sip.power
+    assert power is not None
+    energies = product.template.energy_pj
+    flops_pj = 2 * 512**3 * float(power.gemm_pj_per_flop["float16"])
+    assert energies[Energy.GEMM] == pytest.approx(flops_pj, abs=1)
+    assert energies[Energy.HBM] == round(product.template.hbm_bytes * power.hbm_pj_per_byte)
+    crossing = sum(row["bytes"] for row in torch.op_log.to_arrow().to_pylist()
+                   if row["name"] == "matmul" and "dma" in row["engine"])  # fmt: skip
+    assert energies[Energy.CACHE] == round(crossing * power.cache_pj_per_byte)
+
+
+@pytest.mark.adr("0160-D1")
+def test_collectives_take_the_bytes_of_each_link() -> None:
+    def reduce(rank: int, torch: Any) -> None:
+        torch.distributed.init_process_group()
+        x = torch.empty(1 << 20, dtype="f16")
+        torch.distributed.all_reduce(x)
+        torch.ahbm.synchronize()
+
+    torch = run_on("ahbm:4", 4, reduce)
+    (found,) = [each for each in torch.op_log.instances if each.template.kind == "collective"]
+    sends = [row["bytes"] for row in torch.op_log.to_arrow().to_pylist() if row["link"] >= 0]
+    power = torch.machine.sip.power
+    assert power is not None
+    expected = sum(sends) * float(power.link_pj_per_byte)
+    assert found.template.energy_pj[Energy.LINKS] == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.adr("0160-D2")
+def test_a_capped_run_is_slower_takes_less_and_never_draws_more() -> None:
+    free = load_machine("h100-sxm", 1)
+    capped = changed_machine(free, {"sip.power.cap_w": 250})
+    generous = changed_machine(free, {"sip.power.cap_w": 2000})
+
+    def products(rank: int, torch: Any) -> None:
+        x = torch.empty((4096, 4096), dtype="f16")
+        for _ in range(3):
+            ops.gelu(x @ x)
+        torch.ahbm.synchronize()
+
+    runs = [run_on(machine, 1, products) for machine in (free, capped, generous)]
+    ends = [torch.op_log.end_ps for torch in runs]
+    energies = [torch.report()["energy"] for torch in runs]
+    assert ends[1] > 1.2 * ends[0]
+    assert ends[2] == ends[0]
+    assert energies[2] == energies[0]
+    assert energies[1]["energy_j"] < energies[0]["energy_j"]
+    assert energies[1]["per_rank"][0]["peak_w"] <= 250 * 1.0001 < energies[0]["average_w"]
+
+
+def test_a_machine_without_energies_has_none_in_its_report() -> None:
+    machine = changed_machine(load_machine("ahbm", 1), {"sip.power": None})
+    with RuntimeContext(machine=machine, ranks=1) as torch:
+        torch.randn(64, 64)
+        torch.ahbm.synchronize()
+    assert "energy" not in torch.report()
+    assert energy_of(torch.op_log, machine, 1) is None
+    assert [len(times) for times, _ in power_over_time(torch.op_log, machine, 1)] == [0]
+
+
+@pytest.mark.adr("0160-D4")
+def test_a_run_costs_its_devices_for_its_time() -> None:
+    torch = example()
+    price = torch.machine.spec.usd_per_device_hour
+    assert price is not None
+    hours = torch.report()["time_ns"] / 3600e9
+    assert torch.report()["cost_usd"] == pytest.approx(float(price) * 3 * hours)
