@@ -20,7 +20,7 @@ from typing import Any
 
 from kernbench.hardware import PowerSpec, SipSpec, changed_machine, load_library, load_machine
 from kernbench.library_kernels import Product, product_kernels, time_kernel
-from kernbench.op_log import Energy, Work, pace_of
+from kernbench.op_log import Energy, WorkCounts, pace_of
 
 _PRESETS = Path(__file__).resolve().parents[1] / "src/kernbench/hardware/presets"
 _SIZE = 16384
@@ -171,7 +171,7 @@ def _product(machine: Any, dtype: str) -> tuple[float, float, float]:
         rate = float(sip.peak_flops_per_s(dtype) * sip.pe.gemm.efficiency) / (1 + loss)
         taken_s = flops / rate
         # A and B are read once by every tile of 128 x 128 that needs them.
-        work = Work(port_bytes=flops / 64, hbm_bytes=6 * _SIZE**2)
+        work = WorkCounts(port_bytes=flops / 64, hbm_bytes=6 * _SIZE**2)
         energies = pace_of(sip.power, work, round(taken_s * 1e12), 0).energy_pj
     return flops, taken_s, sum(energies.values()) / 1e12 - energies[Energy.GEMM] / 1e12
 

@@ -9,14 +9,15 @@ from rich.text import Text
 
 from kernbench.analysis.tables import SHOWN_LINES, TableColumn, fitting_table
 from kernbench.errors import UsageError
-from kernbench.report import energy_of, format_share
+from kernbench.op_log import energy_of
+from kernbench.report import format_share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rich.console import Console
 
-    from kernbench.report import EnergyReport
+    from kernbench.op_log import EnergyReport
     from kernbench.saved import SavedRun
 
 _UNITS = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "uJ"))

@@ -136,12 +136,28 @@ Debug = Annotated[bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full t
 
 
 def load_changed(
-    name: str | LoadedMachine, ranks: int | None, settings: list[str] | None
+    name: str | LoadedMachine,
+    ranks: int | None,
+    settings: list[str] | None,
+    price: float | None = None,
+    energy: bool = False,
 ) -> tuple[LoadedMachine, list[str]]:
-    """Return a machine, changed as ``--set`` says, and a remark on that for the report."""
+    """Return a machine, changed as options say, and a remark on that for the report.
+
+    Raises:
+        MachineError: There is no such machine, or it has no such key.
+        UsageError: Its energy is asked for, and it says nothing of that.
+    """
     from kernbench.hardware import load_machine, set_keys
 
-    machine, changes = set_keys(load_machine(name, ranks), settings or ())
+    asked = list(settings or ())
+    if price is not None:
+        asked.append(f"usd_per_device_hour={price!r}")
+    machine, changes = set_keys(load_machine(name, ranks), asked)
+    if energy and machine.sip.power is None:
+        from kernbench.analysis import no_energy
+
+        raise no_energy(machine.name)
     listed = ", ".join(map(str, changes))
     return machine, [f"{machine.name} was changed: {listed}"] if changes else []
 
@@ -186,21 +202,8 @@ class ProgramOptions:
     """The names of the command's options."""
 
     def load_machine(self, name: str, ranks: int | None) -> tuple[LoadedMachine, list[str]]:
-        """Return a machine, changed as options say, and a remark on that for the report.
-
-        Raises:
-            MachineError: There is no such machine, or it has no such key.
-            UsageError: Its energy is asked for, and it says nothing of that.
-        """
-        settings = list(self.settings or ())
-        if self.price is not None:
-            settings.append(f"usd_per_device_hour={self.price!r}")
-        machine, remarks = load_changed(name, ranks, settings)
-        if self.energy and machine.sip.power is None:
-            from kernbench.analysis import no_energy
-
-            raise no_energy(machine.name)
-        return machine, remarks
+        """Return a machine, changed as options say, and a remark on that for the report."""
+        return load_changed(name, ranks, self.settings, self.price, self.energy)
 
     @property
     def records_memory(self) -> bool:

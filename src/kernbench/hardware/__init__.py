@@ -29,7 +29,6 @@ from kernbench.hardware.loading import (
     parse_machine,
 )
 from kernbench.hardware.machine import Link, Machine, build_machine
-from kernbench.hardware.power_specs import MathEnergies, PowerSpec
 from kernbench.hardware.rates import (
     PS_PER_NS,
     PS_PER_US,
@@ -48,8 +47,10 @@ from kernbench.hardware.specs import (
     GemmSpec,
     HostLinkSpec,
     MachineSpec,
+    MathEnergies,
     MathSpec,
     PeSpec,
+    PowerSpec,
     SipSpec,
     WarpSpec,
 )

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kernbench.op_log import Energy, Work, pace_of
+from kernbench.op_log import Energy, WorkCounts, pace_of
 
 if TYPE_CHECKING:
     from kernbench.hardware import KernelConstants, SipSpec
@@ -121,7 +121,7 @@ def time_kernel(
     )
 
 
-def _work(kernel: LibraryKernel, missed: float) -> Work:
+def _work(kernel: LibraryKernel, missed: float) -> WorkCounts:
     """Return what all tiles do; HBM moves the share ``missed`` of the kernel's bytes."""
     flops, elements = Counter[str](), Counter[str]()
     for tiles in kernel.tiles:
@@ -130,7 +130,7 @@ def _work(kernel: LibraryKernel, missed: float) -> Work:
         flops[trip.dtype] += trips * trip.flops  # type: ignore[assignment]
         elements["transcendental"] += trips * trip.transcendental  # type: ignore[assignment]
         elements["simple"] += trips * trip.simple  # type: ignore[assignment]
-    return Work(
+    return WorkCounts(
         flops=flops,
         elements=elements,
         port_bytes=kernel.port_bytes,

@@ -19,7 +19,7 @@ from kernbench.links.selection import PLAIN, Selector
 from kernbench.links.trail import Column, Trail, build_rows
 from kernbench.links.transfer_times import Timing, run_on_links
 from kernbench.links.wires import Positions, Times
-from kernbench.op_log import Energy, Template, Work, pace_of, uncapped
+from kernbench.op_log import Energy, Template, WorkCounts, pace_of, uncapped
 
 _MOST_TIMINGS = 512
 _TimingKey = tuple[ScheduleKey, str, tuple[int, ...], bytes, bytes]
@@ -198,7 +198,7 @@ def _energy_pj(plan: LinkPlan, timing: Timing) -> Mapping[Energy, int]:
         return {}
     carried = plan.link_bytes(timing.busy_ps)
     inner = plan.links < plan.machine.num_inner_links
-    work = Work(
+    work = WorkCounts(
         hbm_bytes=int(plan.hbm_bytes.sum()),
         link_bytes=float(carried[inner].sum()),
         network_bytes=float(carried[~inner].sum()),

@@ -1,6 +1,6 @@
 """The columnar record of a run."""
 
-from kernbench.op_log.energy import Energy, Pace, Work, added, core_ps, pace_of, uncapped
+from kernbench.op_log.energy import Energy, PowerPace, WorkCounts, added, core_ps, pace_of, uncapped
 from kernbench.op_log.log import (
     ROW_COLUMNS,
     Column,
@@ -21,6 +21,7 @@ from kernbench.op_log.rows import (
     Rows,
     rank_shares,
 )
+from kernbench.op_log.run_energy import EnergyReport, energy_of, power_over_time
 from kernbench.op_log.spans import Spans, build_spans, covered_ps, exposed_ps
 
 __all__ = [
@@ -30,25 +31,28 @@ __all__ = [
     "Column",
     "Each",
     "Energy",
+    "EnergyReport",
     "HostRange",
     "HostSpan",
     "Instance",
     "Limit",
     "OpLog",
-    "Pace",
+    "PowerPace",
     "RowReader",
     "Rows",
     "Site",
     "Spans",
     "Template",
-    "Work",
+    "WorkCounts",
     "absolute_ps",
     "added",
     "build_spans",
     "core_ps",
     "covered_ps",
+    "energy_of",
     "exposed_ps",
     "pace_of",
+    "power_over_time",
     "rank_shares",
     "uncapped",
 ]

@@ -32,7 +32,7 @@ _ON_CLOCK = (Energy.GEMM, Energy.MATH, Energy.TCM, Energy.CACHE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class WorkCounts:
     """What a command asks of its device, counted."""
 
     flops: Mapping[str, float] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class PowerPace:
     """How fast a kernel runs under a power cap, and what it draws."""
 
     stretch: Fraction = Fraction(1)
@@ -85,8 +85,8 @@ class Pace:
 
 
 def pace_of(
-    power: PowerSpec | None, work: Work, taken_ps: int, core_ps: int, front_end_ps: int = 0
-) -> Pace:
+    power: PowerSpec | None, work: WorkCounts, taken_ps: int, core_ps: int, front_end_ps: int = 0
+) -> PowerPace:
     """Return the pace of a kernel that takes ``taken_ps`` at the file's clock.
 
     A board holds its own limit, and the times of machines have what that costs: where the counted
@@ -97,7 +97,7 @@ def pace_of(
     before, at any clock.
     """
     if power is None:
-        return Pace()
+        return PowerPace()
     energies = work.energies_pj(power)
     on_clock = sum(energies[each] for each in _ON_CLOCK)
     fixed = sum(energies.values()) - on_clock
@@ -124,7 +124,7 @@ def pace_of(
     }
     lasts_ps = front_end_ps + taken_ps * stretch
     energy_pj[Energy.CLOCKS] = round(power.active_w * clock**2 * lasts_ps)
-    return Pace(stretch=stretch, clock=clock, energy_pj=energy_pj)
+    return PowerPace(stretch=stretch, clock=clock, energy_pj=energy_pj)
 
 
 def _highest(watts: Callable[[int], float], cap_w: float, most: int) -> int:

@@ -2,7 +2,6 @@
 
 from kernbench.report.accuracy import FamilyReport, accuracy_line, published_errors
 from kernbench.report.columns import WIDE_COLUMNS
-from kernbench.report.energy import EnergyReport, energy_of, power_over_time
 from kernbench.report.html import ShownReport, report_html
 from kernbench.report.idle import IdleParts, idle_parts
 from kernbench.report.peaks import Peaks, peaks_of
@@ -22,7 +21,6 @@ __all__ = [
     "LEAST_COLUMNS",
     "WIDE_COLUMNS",
     "CollectiveReport",
-    "EnergyReport",
     "FamilyReport",
     "IdleParts",
     "KernelReport",
@@ -35,14 +33,12 @@ __all__ = [
     "build_report",
     "cost_usd",
     "dump_trace",
-    "energy_of",
     "format_amount",
     "format_ns",
     "format_share",
     "format_size",
     "idle_parts",
     "peaks_of",
-    "power_over_time",
     "print_report",
     "published_errors",
     "report_html",

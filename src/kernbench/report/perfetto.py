@@ -12,9 +12,17 @@ import numpy as np
 
 from kernbench.commands import PE_ENGINES
 from kernbench.hardware import Machine
-from kernbench.op_log import Column, HostRange, HostSpan, Instance, OpLog, Template, absolute_ps
+from kernbench.op_log import (
+    Column,
+    HostRange,
+    HostSpan,
+    Instance,
+    OpLog,
+    Template,
+    absolute_ps,
+    power_over_time,
+)
 from kernbench.outputs import as_text, whole_file
-from kernbench.report.energy import power_over_time
 from kernbench.report.events import EventFile, Track
 from kernbench.report.rates import MOST_COUNTER_POINTS, rate_steps, thinned_steps
 from kernbench.report.slices import merged_slices

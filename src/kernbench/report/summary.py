@@ -10,12 +10,14 @@ import numpy as np
 from kernbench.hardware import Machine
 from kernbench.op_log import (
     Column,
+    EnergyReport,
     Limit,
     OpLog,
     Spans,
     Template,
     build_spans,
     covered_ps,
+    energy_of,
     exposed_ps,
 )
 from kernbench.report.accuracy import FamilyReport, accuracy_of
@@ -28,7 +30,6 @@ from kernbench.report.columns import (
     rate,
     shown_as,
 )
-from kernbench.report.energy import EnergyReport, energy_of
 from kernbench.report.peaks import Peaks, peaks_of
 from kernbench.report.units import format_ns
 

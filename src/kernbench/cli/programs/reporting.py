@@ -55,6 +55,9 @@ class ReportOptions(Protocol):
     @property
     def memory(self) -> bool: ...
 
+    @property
+    def energy(self) -> bool: ...
+
 
 def guarded(action: Callable[[], int], debug: bool, *, usage: bool = False) -> int:
     """Return the exit status of ``action``; print what went wrong to stderr.

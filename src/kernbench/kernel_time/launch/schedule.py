@@ -17,7 +17,7 @@ from kernbench.kernel_time.launch.paces import busy_ps
 from kernbench.kernel_time.launch.waves import Waves, build_waves
 from kernbench.kernel_time.launch.work import launch_work
 from kernbench.kernel_time.program.queues import Queue
-from kernbench.op_log import Limit, Pace, Template, core_ps, pace_of
+from kernbench.op_log import Limit, PowerPace, Template, core_ps, pace_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class LaunchTime:
     stretch: Fraction
     """How many times longer everything after the front end takes on engines that run hot, and at
     the clock of :attr:`pace`."""
-    pace: Pace
+    pace: PowerPace
     """What it draws, and how far a power cap lowers its clock."""
 
     @property
@@ -59,7 +59,7 @@ def launch_time(waves: Waves, sip: SipSpec, conditions: Conditions) -> LaunchTim
     cool_ps = max(waves.makespan_ps, stream_ps)
     front_end_ps = sip.queued_front_end_ps if conditions.queued else sip.front_end_ps
     hot = _stretch(_gemm_bound_ps(waves, sip), cool_ps, sip)
-    pace = Pace()
+    pace = PowerPace()
     if sip.power is not None:
         needs = _needs_ps(waves, sip)
         core = core_ps(cool_ps, stream_ps, needs.values())

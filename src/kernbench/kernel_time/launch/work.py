@@ -10,10 +10,10 @@ from kernbench.hardware import SipSpec
 from kernbench.kernel_time.costs.command_costs import gemm_rate, num_elements
 from kernbench.kernel_time.launch.waves import GroupWaves, Waves
 from kernbench.kernel_time.program.timed_plan import CommandSite
-from kernbench.op_log import Work
+from kernbench.op_log import WorkCounts
 
 
-def launch_work(waves: Waves, sip: SipSpec, hbm_bytes: int) -> Work:
+def launch_work(waves: Waves, sip: SipSpec, hbm_bytes: int) -> WorkCounts:
     """Return what all programs of a launch do; HBM moves ``hbm_bytes`` for them."""
     flops = Counter[str]()
     elements = Counter[str]()
@@ -26,7 +26,7 @@ def launch_work(waves: Waves, sip: SipSpec, hbm_bytes: int) -> Work:
         for kind, count in zip(group.kinds, group.num_programs, strict=True):
             moved = (each.useful_bytes for each in kind.program_class.traffic if each is not None)
             port_bytes += sum(moved) * count
-    return Work(flops=flops, elements=elements, port_bytes=port_bytes, hbm_bytes=hbm_bytes)
+    return WorkCounts(flops=flops, elements=elements, port_bytes=port_bytes, hbm_bytes=hbm_bytes)
 
 
 def site_operations(site: CommandSite, sip: SipSpec) -> Mapping[str, int]:

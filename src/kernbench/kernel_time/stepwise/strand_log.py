@@ -17,7 +17,7 @@ from kernbench.kernel_time.launch.work import site_operations
 from kernbench.kernel_time.program.queues import Queue
 from kernbench.kernel_time.program.timed_plan import CommandSite
 from kernbench.links import Passage
-from kernbench.op_log import Column, Template, Work, exposed_ps, pace_of, uncapped
+from kernbench.op_log import Column, Template, WorkCounts, exposed_ps, pace_of, uncapped
 
 _MOST_HOPS = 20_000
 """Transfers on links that have a row each; later ones join the newest row like them."""
@@ -156,7 +156,7 @@ class StrandLog:
         """Return what the launch did, ended at ``end_ps``; ``given`` is what it was given."""
         sip = self.sip
         hbm_bytes = ceil_ps(self.hbm_bytes)
-        work = Work(
+        work = WorkCounts(
             flops=self._operations[True],
             elements=self._operations[False],
             port_bytes=self._port_bytes,

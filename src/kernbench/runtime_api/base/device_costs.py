@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from kernbench.commands import Engine, Space
-from kernbench.op_log import Limit, Template, Work, pace_of
+from kernbench.op_log import Limit, Template, WorkCounts, pace_of
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine, SipSpec
@@ -55,7 +55,7 @@ def _build(kind: TransferKind, spec: SipSpec, size_bytes: int) -> Template:
         engine, hbm_bytes = Engine.HOST, size_bytes
         busy_ps = duration_ps = spec.host_copy_ps(size_bytes)
     host_bytes = size_bytes if engine is Engine.HOST else 0
-    work = Work(hbm_bytes=hbm_bytes, host_bytes=host_bytes)
+    work = WorkCounts(hbm_bytes=hbm_bytes, host_bytes=host_bytes)
     return Template(
         name=kind,
         kind="fill" if kind == "fill" else "copy",

@@ -9,7 +9,7 @@ import numpy as np
 
 from kernbench.commands import Engine, MathClass, Space
 from kernbench.hardware import ceil_ps, transfer_ps
-from kernbench.op_log import Limit, Template, Work, pace_of
+from kernbench.op_log import Limit, Template, WorkCounts, pace_of
 from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _template(
     hbm_ps = sip.hbm_stream_ps(hbm_bytes)
     start_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
     taken_ps = sip.hbm_latency_ps + max(hbm_ps, math_ps, chain_ps)
-    work = Work(elements=elements, port_bytes=hbm_bytes, hbm_bytes=hbm_bytes)
+    work = WorkCounts(elements=elements, port_bytes=hbm_bytes, hbm_bytes=hbm_bytes)
     pace = pace_of(sip.power, work, taken_ps, max(math_ps, _port_ps(hbm_bytes, sip)), start_ps)
     end_ps = start_ps + ceil_ps(taken_ps * pace.stretch)
     rows = partial(_rows, (start_ps, end_ps), (hbm_ps, math_ps), *moved)

@@ -30,6 +30,8 @@ class RetimeOptions(given.SavedRunOptions):
     json: given.Json = None
     save: given.Save = None
     lines: given.Lines = False
+    energy: given.ShowEnergy = False
+    price: given.Price = None
     program: str = ""
     memory: bool = False
     """What is retimed allocates nothing."""
@@ -62,7 +64,9 @@ def retime(options: RetimeOptions) -> int:
         saved = load_run(options.run)
         name = saved.machine if options.machine is None else options.machine
         ranks = None if options.machine is None else saved.ranks
-        machine, changes = given.load_changed(name, ranks, options.settings)
+        machine, changes = given.load_changed(
+            name, ranks, options.settings, options.price, options.energy
+        )
         with make_room(options, options.machine, [options.run]) as outputs:
             retiming = Retiming(saved, machine)
             context = retiming.context

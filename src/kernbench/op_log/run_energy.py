@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
-from kernbench.op_log import Energy, Spans, build_spans
+from kernbench.op_log.energy import Energy
+from kernbench.op_log.spans import Spans, build_spans
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine, PowerSpec
-    from kernbench.op_log import Column, OpLog
+    from kernbench.op_log.log import Column, OpLog
 
 WAITING = "(in collectives)"
 """What devices take while they are in collectives, beside the bytes that move."""
@@ -64,7 +65,7 @@ class EnergyReport(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
+class _EnergyUse:
     """What one rank's commands of a name take, in picojoules by part."""
 
     rank: int
@@ -181,7 +182,7 @@ def _in_proportion(total: int, weights: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(after - before for before, after in pairwise(bounds))
 
 
-def _uses(spans: Spans, ranks: int) -> Iterator[_Use]:
+def _uses(spans: Spans, ranks: int) -> Iterator[_EnergyUse]:
     num = len(spans.templates)
     cell = spans.rank * num + spans.template
     size = ranks * num
@@ -196,7 +197,7 @@ def _uses(spans: Spans, ranks: int) -> Iterator[_Use]:
     parts = {part: summed(_shares(spans, part)) for part in Energy}
     for each in np.flatnonzero(counts).tolist():
         rank, number = divmod(each, num)
-        yield _Use(
+        yield _EnergyUse(
             rank,
             spans.templates[number].kind,
             spans.templates[number].name,
@@ -226,7 +227,7 @@ def _covering(spans: Spans, which: Column, edges: Column) -> Column:
     return np.cumsum(change)
 
 
-def _waiting(spans: Spans, powers: Sequence[PowerSpec]) -> Iterator[_Use]:
+def _waiting(spans: Spans, powers: Sequence[PowerSpec]) -> Iterator[_EnergyUse]:
     """Yield what devices take beside the bytes while collectives run and no kernel does."""
     for rank, power in enumerate(powers):
         starts, ends = _exposed(spans, rank)
@@ -234,11 +235,11 @@ def _waiting(spans: Spans, powers: Sequence[PowerSpec]) -> Iterator[_Use]:
         pj = round(power.active_w * time_ps)
         if pj:
             parts = {Energy.CLOCKS.value: pj}
-            yield _Use(rank, "collective", WAITING, 0, time_ps, parts)
+            yield _EnergyUse(rank, "collective", WAITING, 0, time_ps, parts)
 
 
-def _by_name(uses: list[_Use], powers: Sequence[PowerSpec]) -> list[UseEnergy]:
-    groups: dict[tuple[str, str], list[_Use]] = {}
+def _by_name(uses: list[_EnergyUse], powers: Sequence[PowerSpec]) -> list[UseEnergy]:
+    groups: dict[tuple[str, str], list[_EnergyUse]] = {}
     for use in uses:
         groups.setdefault((use.kind, use.name), []).append(use)
     found: list[UseEnergy] = []

@@ -11,8 +11,7 @@ import pytest
 
 from kernbench import RuntimeContext, ops
 from kernbench.hardware import changed_machine, load_machine
-from kernbench.op_log import Energy
-from kernbench.report import energy_of, power_over_time
+from kernbench.op_log import Energy, energy_of, power_over_time
 
 
 def work(rank: int, torch: Any) -> None:
