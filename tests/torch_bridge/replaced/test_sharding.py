@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor  # noqa: E402
 from torch.distributed.tensor._op_schema import OpSchema, OutputSharding  # noqa: E402
 from torch.distributed.tensor._sharding_prop import ShardingPropagator  # noqa: E402
 
+from kernbench.torch_bridge.processes.python_calls import IS_COUNTED  # noqa: E402
 from kernbench.torch_bridge.replaced.sharding import SharedRules  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
@@ -39,6 +40,19 @@ def test_a_rule_is_found_once_and_each_rank_has_its_own_mesh(
     asked = asked_by(monkeypatch, "lists", 2)
     # Two operations on three layouts, by two ranks.
     assert sum(count for name, count in asked.items() if "foreach" in name) == 6
+
+
+@pytest.mark.skipif(not IS_COUNTED, reason="calls of Python are estimated from 3.12 on")
+@pytest.mark.adr("0066-D3")
+def test_each_rank_takes_the_time_of_rules_that_one_has_found() -> None:
+    log = simulated("sharding.py", "lists", nprocs=2, machine="a100-sxm-80g").op_log
+    called_ps = Counter[int]()
+    for span in log.host_spans:
+        if span.kind == "python":
+            called_ps[span.rank] += span.end_ps - span.start_ps
+    # Both find 12 rules, of hundreds of calls each; whoever came first does a little more once.
+    assert called_ps[0] == pytest.approx(called_ps[1], rel=0.1)
+    assert min(called_ps.values()) > 20 * 10**9
 
 
 def test_ranks_of_different_meshes_have_one_rule(monkeypatch: pytest.MonkeyPatch) -> None:

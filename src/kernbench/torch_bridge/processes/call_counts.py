@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from types import FunctionType, MethodType
@@ -15,6 +15,7 @@ from kernbench.torch_bridge.processes.process import Process
 from kernbench.torch_bridge.processes.python_calls import (
     FRAMES_OF_FUNCTION,
     IN_THREAD,
+    PythonCalls,
     ThreadCalls,
 )
 
@@ -119,6 +120,34 @@ def unseen(function: Any, *, is_python: bool = False) -> Any:
             calls.resume()
 
     return call
+
+
+def once_for_all(function: Callable[[], Any]) -> tuple[Any, int]:
+    """Return what a function finds that is the same for all ranks, and how many calls that took.
+
+    The caller owes the calls for each rank that would make them (:func:`owe_calls`), this one too.
+    """
+    outer = IN_THREAD.calls
+    if outer is None:
+        return function(), 0
+    counted = PythonCalls()
+    outer.pause(0)
+    inner = IN_THREAD.calls = ThreadCalls(counted)
+    inner.resume()
+    try:
+        found = function()
+    finally:
+        inner.pause(1)
+        IN_THREAD.calls = outer
+        outer.resume()
+    return found, counted.take()
+
+
+def owe_calls(num_calls: int) -> None:
+    """Let the calling process take the time of calls that were counted for all ranks."""
+    calls = IN_THREAD.calls
+    if calls is not None:
+        calls.of_process.num_shared += num_calls
 
 
 def in_cxx(function: Any, *args: Any) -> Any:

@@ -147,6 +147,9 @@ class EagerHost(Host):
         if calls.num_views:
             self._owed_ps += calls.num_views * self._view_ps
             calls.num_views = 0
+        if calls.num_shared:
+            num_shared, calls.num_shared = calls.num_shared, 0
+            return num_shared + calls.take()
         return calls.take()
 
 

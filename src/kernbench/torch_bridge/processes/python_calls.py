@@ -127,6 +127,8 @@ class PythonCalls:
         """Views that nobody has asked for."""
         self.num_own = 0
         """Calls that were counted since this was last asked, but are the bridge's."""
+        self.num_shared = 0
+        """Calls that were made once for all ranks, and that this process would have made."""
         self.is_counted = False
         """Whether calls were counted until the latest pause."""
         self.is_known = False

@@ -1,8 +1,9 @@
 """DTensor's sharding rules, computed once for all ranks (ADR-0066).
 
 A real rank computes how an operation is sharded once, in milliseconds. Here all ranks would do that
-one after another; and for lists of all parameters PyTorch takes time that grows with the square of
-their number. A rule that was found for one rank is another's with its own mesh in it. Each rank
+one after another: one does, and the hosts of all take the time of its calls. For lists of all
+parameters PyTorch takes time that grows with the square of their number, which is left out.
+A rule that was found for one rank is another's with its own mesh in it. Each rank
 asks for itself where the answer may be its own: placements that keep data of a rank, and shapes of
 shards that are not all equal. A rule that a program registers anew is asked again; one that is to
 differ between ranks with equal shards is one rank's rule on all, for which PyTorch asks nowhere.
@@ -11,9 +12,10 @@ differ between ranks with equal shards is one rank's rule on all, for which PyTo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from operator import is_
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed.tensor._sharding_prop as sharding
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
@@ -23,7 +25,7 @@ from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.processes.call_counts import unseen
+from kernbench.torch_bridge.processes.call_counts import once_for_all, owe_calls, unseen
 
 # Others may hold data of the rank that made them.
 _STATELESS = frozenset({Shard, Replicate, Partial, _StridedShard, _NormPartial})
@@ -67,6 +69,15 @@ class _UnsharedError(Exception):
     """A call whose rule depends on more than placements and shapes."""
 
 
+class _FoundRule(NamedTuple):
+    rule: Any
+    meshes: Meshes
+    makers: tuple[Any, ...]
+    """The functions that computed it."""
+    num_calls: int
+    """How many calls that took."""
+
+
 class SharedRules:
     """Sharding rules of operations, cached by what ranks have in common.
 
@@ -77,26 +88,33 @@ class SharedRules:
     def __init__(self, propagator: Any) -> None:
         self._propagator = propagator
         self._compute: Callable[[Any], Any] = propagator.propagate_op_sharding_non_cached
-        self._found: dict[Any, tuple[Any, Meshes, tuple[Any, ...]]] = {}
+        self._found: dict[Any, _FoundRule] = {}
 
+    @unseen
     def __call__(self, schema: Any) -> Any:
         """Return the ``OutputSharding`` of a call."""
+        found, num_calls = self._rule_of(schema)
+        owe_calls(num_calls)
+        return found
+
+    def _rule_of(self, schema: Any) -> tuple[Any, int]:
+        """Return it, with the number of calls of PyTorch's that it takes to find."""
         meshes = Meshes()
         try:
             arguments = _common((schema.args_schema, tuple(schema.kwargs_schema.items())), meshes)
             key = (schema.op, arguments, meshes.common())
             known = self._found.get(key)
         except (_UnsharedError, TypeError):
-            return self._compute(schema)
+            return once_for_all(partial(self._compute, schema))
         makers = self._registered(schema.op)
-        if known is not None and all(map(is_, known[2], makers)):
-            return _rule_on(known[0], known[1], meshes)
-        rule = self._compute(schema)
+        if known is not None and all(map(is_, known.makers, makers)):
+            return _rule_on(known.rule, known.meshes, meshes), known.num_calls
+        rule, num_calls = once_for_all(partial(self._compute, schema))
         if isinstance(rule, OutputSharding) and _is_common(rule):
             if len(self._found) >= _MOST_KEPT:
                 self._found.clear()
-            self._found[key] = rule, meshes, makers
-        return rule
+            self._found[key] = _FoundRule(rule, meshes, makers, num_calls)
+        return rule, num_calls
 
     def _registered(self, op: Any) -> tuple[Any, ...]:
         """Return the functions that compute the rule: programs and contexts may replace them."""
