@@ -10,7 +10,14 @@ from kernbench.analysis.difference import (
     slower_by,
 )
 from kernbench.analysis.energy import no_energy, print_energy, saved_energy
-from kernbench.analysis.lines import KernelLines, kernel_lines, kernels_by_time, print_lines
+from kernbench.analysis.lines import (
+    KernelLines,
+    kernel_lines,
+    kernels_by_time,
+    lines_of_kernels,
+    print_lines,
+    shown_lines,
+)
 from kernbench.analysis.memory import (
     MemoryReport,
     memory_curve,
@@ -34,6 +41,7 @@ __all__ = [
     "explain",
     "kernel_lines",
     "kernels_by_time",
+    "lines_of_kernels",
     "memory_curve",
     "memory_use",
     "no_energy",
@@ -44,5 +52,6 @@ __all__ = [
     "print_memory",
     "print_why",
     "saved_energy",
+    "shown_lines",
     "slower_by",
 ]

@@ -34,6 +34,8 @@ class LineReport(TypedDict):
     engine: str
     """The engine of a PE that it keeps busy longest."""
     time_ns: float
+    busy_ns: float
+    """Time of engines that it keeps busy, added up over all PEs."""
     bytes: int
     flops: int
 
@@ -51,6 +53,7 @@ class KernelLines(TypedDict):
 @dataclass(slots=True)
 class _Sums:
     weight: float = 0.0
+    busy: float = 0.0
     bytes: int = 0
     flops: int = 0
 
@@ -70,9 +73,24 @@ def kernel_lines(log: OpLog, name: str) -> KernelLines:
         raise UnknownNameError(
             f"the run has launched no kernel {name!r}; it launched {', '.join(known) or 'none'}"
         )
+    return _lines_of(name, times, launches, RowReader())
+
+
+def lines_of_kernels(log: OpLog, names: Iterable[str]) -> list[KernelLines]:
+    """Return the lines of several kernels; see :func:`kernel_lines`."""
+    times, launches = _times_of(log)
+    reader = RowReader()
+    by_name: dict[str, dict[Template, int]] = {}
+    for template, time_ps in times.items():
+        by_name.setdefault(template.name, {})[template] = time_ps
+    return [_lines_of(name, by_name[name], launches, reader) for name in names if name in by_name]
+
+
+def _lines_of(
+    name: str, times: Mapping[Template, int], launches: Mapping[Template, int], reader: RowReader
+) -> KernelLines:
     found: dict[tuple[str, int], dict[str, _Sums]] = {}
     total_ps = num_launches = 0
-    reader = RowReader()
     for template, time_ps in times.items():
         if template.name != name:
             continue
@@ -83,6 +101,7 @@ def kernel_lines(log: OpLog, name: str) -> KernelLines:
         for place, engine, part in parts:
             sums = found.setdefault(place, {}).setdefault(engine, _Sums())
             sums.weight += part.weight / whole * time_ps
+            sums.busy += part.weight * launches[template]
             sums.bytes += part.bytes * launches[template]
             sums.flops += part.flops * launches[template]
     return {
@@ -124,7 +143,7 @@ def _parts(template: Template, reader: RowReader) -> Iterable[tuple[tuple[str, i
         for values in (weights, rows["bytes"], rows["flops"])
     ]
     for (file, line, engine), weight, size, flops in zip(keys.T.tolist(), *sums, strict=True):
-        yield (texts[file], line), texts[engine], _Sums(weight, int(size), int(flops))
+        yield (texts[file], line), texts[engine], _Sums(weight, 0.0, int(size), int(flops))
 
 
 def _line(place: tuple[str, int], engines: Mapping[str, _Sums]) -> LineReport:
@@ -133,6 +152,7 @@ def _line(place: tuple[str, int], engines: Mapping[str, _Sums]) -> LineReport:
         "line": place[1],
         "engine": max(engines, key=lambda engine: engines[engine].weight),
         "time_ns": sum(each.weight for each in engines.values()) / 1000,
+        "busy_ns": sum(each.busy for each in engines.values()) / 1000,
         "bytes": sum(each.bytes for each in engines.values()),
         "flops": sum(each.flops for each in engines.values()),
     }
@@ -153,7 +173,7 @@ def print_lines(found: KernelLines, sources: Mapping[str, str], console: Console
         table.columns[-1].overflow = "ellipsis"
         table.columns[-1].no_wrap = True
         text = sources.get(file, "").splitlines()
-        for number in _shown(lines, sources.get(file, "")):
+        for number in shown_lines(lines, sources.get(file, "")):
             _add_line(table, number, lines.get(number), text, found["time_ns"])
         console.print("", Text(_short(file)), table, sep="\n")
 
@@ -192,11 +212,15 @@ def _add_line(
     table.add_row(*cells, source)
 
 
-def _shown(lines: Mapping[int, LineReport], text: str) -> list[int]:
-    """Return the lines to show: whole functions where lines are near each other, -1 for a gap."""
-    wanted = set(lines)
+def shown_lines(lines: Iterable[int], text: str) -> list[int]:
+    """Return the numbers of lines to show around those that have time; -1 for what is left out.
+
+    Whole functions where lines are near each other; ``text`` is the file.
+    """
+    timed = set(lines)
+    wanted = set(timed)
     for first, last in _functions(text):
-        if any(first <= line <= last for line in lines):
+        if any(first <= line <= last for line in timed):
             wanted.add(first)
     shown: list[int] = []
     for line in sorted(wanted):

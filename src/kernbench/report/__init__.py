@@ -6,6 +6,7 @@ from kernbench.report.html import ShownReport, report_html
 from kernbench.report.idle import IdleParts, idle_parts
 from kernbench.report.peaks import Peaks, peaks_of
 from kernbench.report.perfetto import TraceForm, dump_trace, trace_form, write_trace
+from kernbench.report.slices import Slices, merged_slices
 from kernbench.report.summary import (
     CollectiveReport,
     KernelReport,
@@ -15,6 +16,7 @@ from kernbench.report.summary import (
     cost_usd,
 )
 from kernbench.report.table import LEAST_COLUMNS, print_report, verdict
+from kernbench.report.timeline import Timeline
 from kernbench.report.units import format_amount, format_ns, format_share, format_size
 
 __all__ = [
@@ -28,6 +30,8 @@ __all__ = [
     "RankReport",
     "Report",
     "ShownReport",
+    "Slices",
+    "Timeline",
     "TraceForm",
     "accuracy_line",
     "build_report",
@@ -38,6 +42,7 @@ __all__ = [
     "format_share",
     "format_size",
     "idle_parts",
+    "merged_slices",
     "peaks_of",
     "print_report",
     "published_errors",

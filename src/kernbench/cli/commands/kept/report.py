@@ -1,0 +1,53 @@
+"""``kernbench report``: a saved run as a page with pictures."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from kernbench.cli import options as given
+from kernbench.cli.programs.reporting import DONE, guarded
+from kernbench.cli.registry import options_command
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions(given.SavedRunOptions):
+    """What ``kernbench report`` was given."""
+
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
+    after: Annotated[
+        str | None,
+        typer.Argument(metavar="[B]", help="A second run: the page is its, compared with RUN."),
+    ] = None
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="The page, an HTML file.")
+    ]
+
+
+PLACE = 23
+app = typer.Typer()
+
+
+@options_command(app, "report")
+def _report(context: typer.Context, options: PageOptions) -> int:
+    """Write a saved run as one HTML page: timeline, roofline, ranks, lines, communication."""
+    return guarded(lambda: write_page(options), options.debug, usage=True)
+
+
+def write_page(options: PageOptions) -> int:
+    """Write the page, and return the exit status."""
+    from kernbench.outputs import Outputs
+    from kernbench.page import dump_page
+    from kernbench.saved import load_run
+
+    inputs = [options.run] if options.after is None else [options.run, options.after]
+    with Outputs({"--output": options.output}, inputs) as outputs:
+        *before, run = map(load_run, inputs)
+        with outputs.writing("--output") as file:
+            dump_page(file, run, *before)
+        outputs.publish()
+    print(f"page: {options.output} (open it in a browser)", file=sys.stderr)
+    return DONE

@@ -1,0 +1,297 @@
+// Puts the page together, the first picture first.
+
+const data = JSON.parse(byId("data").textContent);
+const color = kernelColors(data.kernels.kernels);
+const sections = [];
+
+function section(id, title, ...content) {
+  const found = el("section", { id }, el("h2", {}, title), content);
+  sections.push({ id, title });
+  byId("sections").append(found);
+  return found;
+}
+
+function showTop() {
+  const { about, times } = data;
+  byId("program").textContent = about.program || about.path;
+  byId("about").textContent = [
+    `${plural(about.ranks, "rank")} of ${about.machine}`, `topology ${about.topology}`, plural(about.launches, "launch"),
+    about.wall_s ? `simulated in ${about.wall_s.toFixed(2)} s` : "", `kernbench ${about.version}`, about.path,
+  ].filter(Boolean).join(" · ");
+  byId("time").textContent = formatPs(about.time_ps);
+  byId("overview").replaceChildren(...overview(times, about.ranks, about.time_ps));
+  byId("overview").dataset.drawn = "true";
+  if (times.resources.length) byId("verdict").replaceChildren(...verdict());
+  byId("accuracy").textContent = about.accuracy;
+  byId("remarks").replaceChildren(...about.remarks.map((each) => el("li", {}, each)));
+}
+
+// What most of a rank's time goes to, in a sentence.
+function verdict() {
+  const { about, times } = data;
+  const [resource] = times.resources;
+  const meanPs = times.by_rank[0].reduce((sum, ps) => sum + ps, 0) / about.ranks;
+  const use = times.uses.find((each) => each.resource === resource);
+  const where = use && placeOf(use.file, use.line);
+  return [
+    `Of the ${formatPs(about.time_ps)}, a rank spends `, el("b", {}, `${formatPs(meanPs)} (${formatShare(meanPs, about.time_ps)})`),
+    " on ", el("b", {}, resource),
+    ...(use && use.name ? [", mostly for ", el("b", {}, use.name), use.detail ? ` (${use.detail})` : "", where ? ` at ${where}` : ""] : []), ".",
+  ];
+}
+
+function showChanges() {
+  const { changes, about } = data;
+  if (!changes) return;
+  const share = changes.difference_ns / changes.before_ns;
+  const said = changes.difference_ns ? `${Math.abs(100 * share).toFixed(1)} % ${share > 0 ? "slower" : "faster"}` : "as long";
+  const rows = changes.contributions.filter((each) => each.difference_ns);
+  section("changes", "What changed",
+    el("p", {}, `${changes.before} took ${formatPs(changes.before_ns * 1000)} on ${plural(changes.before_about.ranks, "rank")} of ${changes.before_about.machine}; this run, ${changes.after}, takes ${formatPs(changes.after_ns * 1000)} on ${plural(about.ranks, "rank")} of ${about.machine}: `, el("b", { class: share > 0 ? "worse" : "better" }, said), ". The parts add up to the difference."),
+    picture(el("div", { class: "chart", id: "change-bars" }), (width) => changeBars(changes, width)),
+    el("div", { class: "wide scroll" }, table([
+      { title: "what", text: true, of: (row) => row.name || "–" },
+      { title: "held up by", text: true, of: (row) => row.resource },
+      { title: "before", of: (row) => row.before_ns, show: (row) => formatPs(row.before_ns * 1000) },
+      { title: "after", of: (row) => row.after_ns, show: (row) => formatPs(row.after_ns * 1000) },
+      { title: "difference", of: (row) => row.difference_ns, show: (row) => el("span", { class: row.difference_ns > 0 ? "worse" : "better" }, `${row.difference_ns > 0 ? "+" : "−"}${formatPs(Math.abs(row.difference_ns) * 1000)}`) },
+      { title: "because", text: true, show: (row) => row.causes.join("; ") },
+    ], rows)));
+}
+
+function showFindings() {
+  const { times, about } = data;
+  const wholePs = about.time_ps;
+  const all = wholePs * about.ranks;
+  section("findings", "What holds it up",
+    el("p", { class: "quiet" }, "Every picosecond of every rank counts once. What is not on the critical path is not the reason for the length of the run."),
+    el("div", { class: "pair" },
+      el("div", {}, el("h3", {}, "Time of all ranks"), el("div", { class: "wide scroll" }, table([
+        { title: "for what", text: true, of: (row) => row.name, show: (row) => kernelLink(row.name) },
+        { title: "held up by", text: true, of: (row) => row.resource, show: (row) => el("span", {}, swatch(resourceColor(row.resource)), row.resource, row.detail ? el("span", { class: "quiet" }, ` ${row.detail}`) : null) },
+        { title: "mostly at", text: true, of: (row) => placeOf(row.file, row.line), show: (row) => el("span", { class: "place", title: row.file }, placeOf(row.file, row.line)) },
+        { title: "time", of: (row) => row.time_ps, show: (row) => formatPs(row.time_ps) },
+        { title: "share", of: (row) => row.time_ps, show: (row) => formatShare(row.time_ps, all) },
+      ], times.uses)), moreThan(times.uses.length, times.num_uses)),
+      el("div", {}, el("h3", {}, `Critical path: ${plural(times.num_segments, "segment")}`), el("div", { class: "wide scroll" }, table([
+        { title: "what", text: true, of: (row) => row.name || row.kind, show: (row) => kernelLink(row.name || row.kind) },
+        { title: "is a", text: true, of: (row) => SAID[row.kind] ?? row.kind },
+        { title: "times", of: (row) => row.count, show: (row) => formatCount(row.count) },
+        { title: "time", of: (row) => row.time_ps, show: (row) => formatPs(row.time_ps) },
+        { title: "share", of: (row) => row.time_ps, show: (row) => formatShare(row.time_ps, wholePs) },
+      ], times.path)))));
+}
+
+const moreThan = (shown, all, how = "shorter") => (all > shown ? el("p", { class: "quiet" }, `${formatCount(all - shown)} more, which are ${how}.`) : null);
+
+function kernelLink(name) {
+  if (!data.kernels.kernels.some((each) => each.name === name)) return name;
+  return el("a", { href: "#kernels", onclick: () => chooseKernel(name) }, name);
+}
+
+async function showTimeline() {
+  const box = el("div", { id: "lanes" }, el("canvas", { tabindex: "0", role: "img", "aria-label": "Timeline of all ranks; zoom with w and s, move with a and d" }), el("div"));
+  const details = el("div", { id: "picked", class: "quiet" }, "Click on anything to see what it is; on a kernel, its lines are shown below.");
+  const tools = el("div", { class: "tools" });
+  const names = el("ul", { class: "legend" });
+  section("timeline", "Timeline",
+    el("p", { class: "quiet" }, "Zoom with Ctrl and the wheel, a double click or w and s; drag, or a and d, to move. A click on a rank shows its host, streams and engines. Black (white) lines are the critical path; hatched is the time in which a rank waits for others."),
+    tools, names, box, details);
+  const model = await unpackTimeline(data.timeline);
+  const timeline = new Timeline(box, model, color, (found, said) => {
+    const name = found.lane ? model.things[found.lane.thing[found.index]] : found.segment !== undefined ? model.things[model.path.thing[found.segment]] : null;
+    details.classList.remove("quiet");
+    details.replaceChildren(el("b", {}, said[0]), ` ${said.slice(1).join(" · ")} `);
+    if (name?.kind === "kernel") {
+      chooseKernel(name.name);
+      details.append(el("a", { href: "#lines" }, "its lines"));
+    }
+  });
+  const path = el("button", { type: "button", "aria-pressed": "true", onclick: () => {
+    timeline.showsPath = !timeline.showsPath;
+    path.setAttribute("aria-pressed", String(timeline.showsPath));
+    timeline.draw();
+  } }, "Critical path");
+  const engines = el("button", { type: "button", onclick: () => {
+    const keys = timeline.rows.filter((row) => row.key).map((row) => row.key);
+    const all = keys.every((key) => timeline.open.has(key));
+    timeline.open = new Set(all ? [] : keys);
+    timeline.layOut();
+  } }, "Open or close all");
+  tools.append(
+    el("button", { type: "button", onclick: () => timeline.zoom(0.5) }, "Zoom in"),
+    el("button", { type: "button", onclick: () => timeline.zoom(2) }, "Zoom out"),
+    el("button", { type: "button", onclick: () => timeline.show(0, Infinity) }, "Whole run"), engines, path,
+    model.joined ? el("span", { class: "quiet" }, `Of lanes with ${formatCount(model.joined)} slices together, neighbours are drawn as one.`) : "");
+  fillTimelineLegend(names, model, timeline);
+  pictures.push(() => {
+    timeline.draw();
+    fillTimelineLegend(names, model, timeline);
+  });
+  return timeline;
+}
+
+// A click on a name leaves only that coloured.
+function fillTimelineLegend(names, model, timeline) {
+  names.replaceChildren();
+  const known = new Set(data.kernels.kernels.slice(0, KERNEL_COLORS.length).map((each) => each.name));
+  const kinds = new Set(model.things.map((each) => each.kind));
+  const entries = [...[...known].map((name) => ({ name, label: name, shade: color(name) })),
+    ...(data.kernels.num_kernels > known.size ? [{ label: "other kernels", shade: OTHER_KERNEL }] : []),
+    ...["collective", "copy", "fill", "launch", "python", "dispatch", "allocate", "read", "wait"].filter((kind) => kinds.has(kind)).map((kind) => ({ label: SAID[kind], shade: kindColor(kind) }))];
+  names.append(...entries.map(({ name, label, shade }) => {
+    if (!name) return el("li", {}, swatch(shade), label);
+    const chip = el("button", { type: "button", "aria-pressed": String(timeline.only === name), onclick: () => {
+      timeline.only = timeline.only === name ? null : name;
+      for (const each of names.querySelectorAll("button")) each.setAttribute("aria-pressed", String(each === chip && timeline.only !== null));
+      timeline.draw();
+    } }, swatch(shade), label);
+    return el("li", {}, chip);
+  }));
+}
+
+function showRanks() {
+  const { times, about } = data;
+  section("ranks", "Time by rank",
+    el("p", { class: "quiet" }, "What each rank's time went to; every bar is the length of the run."),
+    picture(el("div", { class: "chart", id: "rank-bars" }), (width) => el("div", {},
+      legend(times.resources.map((name) => ({ label: name, color: resourceColor(name) }))),
+      rankBars(times, about.ranks, about.time_ps, width))));
+}
+
+let chosenKernel = null;
+let roofsOf = "kernels";
+
+function chooseKernel(name) {
+  const kernel = data.kernels.kernels.find((each) => each.name === name);
+  if (!kernel) return;
+  chosenKernel = kernel;
+  byId("lines").replaceChildren(
+    el("h3", {}, `Lines of ${kernel.name}`),
+    el("p", { class: "quiet" }, `${plural(kernel.launches, "launch")}, ${formatPs(kernel.time_ns * 1000)} in all. Times of lines add up to that; the rate is that of all ${data.kernels.roofs.num_pes} PEs while they are busy with the line.`),
+    ...linesOf(kernel, data.kernels.roofs));
+  byId("lines").dataset.kernel = kernel.name;
+  for (const row of byId("kernels").querySelectorAll("tr[data-kernel]")) row.setAttribute("aria-selected", String(row.dataset.kernel === kernel.name));
+  drawRoofline();
+}
+
+function showKernels() {
+  const { kernels, num_kernels, roofs } = data.kernels;
+  if (!kernels.length) return;
+  const choices = ["kernels", "lines"].map((each) => el("button", { type: "button", "data-roofs": each, onclick: () => {
+    roofsOf = each;
+    drawRoofline();
+  } }, each === "kernels" ? "All kernels" : "Lines of the chosen one"));
+  section("kernels", "Kernels",
+    el("p", { class: "quiet" }, "A click on a kernel shows its lines."),
+    el("div", { class: "wide scroll" }, kernelsTable(kernels, color, (row) => chooseKernel(row.name))), moreThan(kernels.length, num_kernels));
+  byId("kernels").append(el("div", { id: "lines" }));
+  const without = kernels.filter((each) => !each.flops).length;
+  section("roofline", "Roofline",
+    el("p", { class: "quiet" }, `What kernels reach of one device's peaks; areas are their times. Lines are the roofs of matrix products by element type and of HBM (${formatAmount(roofs.hbm_bytes_per_ns * 1e9, "B/s")})${roofs.cache_bytes_per_ns ? `, dashed that of the cache (${formatAmount(roofs.cache_bytes_per_ns * 1e9, "B/s")})` : ""}. ${without ? `${plural(without, "kernel")} without matrix products ${without === 1 ? "is" : "are"} not in it: see the bandwidth in the table.` : ""}`),
+    el("div", { class: "tools" }, choices),
+    el("div", { class: "chart", id: "roofs" }));
+  picture(byId("roofs"), rooflineOf);
+  chooseKernel(kernels[0].name);
+}
+
+function rooflineOf(width) {
+  const { kernels, roofs } = data.kernels;
+  for (const button of document.querySelectorAll("[data-roofs]")) button.setAttribute("aria-pressed", String(button.dataset.roofs === roofsOf));
+  const points = roofsOf === "kernels" ? rooflinePoints(kernels) : linePoints(chosenKernel, roofs);
+  if (!points.length) return el("p", {}, roofsOf === "kernels" ? "No kernel of this run multiplies matrices." : `No line of ${chosenKernel.name} is known to multiply matrices: the table above has the rates of its lines.`);
+  const shade = roofsOf === "kernels" ? color : () => color(chosenKernel.name);
+  return roofline(points, roofs, { width: Math.min(width, 1000), color: shade, selected: chosenKernel?.name, choose: roofsOf === "kernels" ? chooseKernel : null });
+}
+
+function drawRoofline() {
+  const box = byId("roofs");
+  if (box?.dataset.drawn) box.replaceChildren(rooflineOf(box.clientWidth));
+}
+
+function showCommunication() {
+  const { communication, collectives } = data;
+  if (!communication.total_bytes && !collectives.length) return;
+  const moved = communication.total_bytes
+    ? `Ranks send each other ${formatBytes(communication.total_bytes)} in all`
+    : "No rank sends bytes to another one";
+  const bySwitch = communication.by_switch_bytes ? `; switches that add or copy move ${formatBytes(communication.by_switch_bytes)} besides` : "";
+  const each = communication.ranks_per_cell;
+  section("communication", "Communication",
+    el("p", { class: "quiet" }, `${moved}${bySwitch}.${each > 1 ? ` A cell is ${each} ranks.` : ""}`),
+    el("div", { class: "pair" },
+      communication.total_bytes ? picture(el("div", { class: "chart", id: "matrix" }), (width) => communicationMatrix(communication, width)) : el("div"),
+      collectives.length ? el("div", { class: "wide scroll" }, el("h3", {}, "Collectives"), table([
+        { title: "collective", text: true, of: (row) => row.op },
+        { title: "algorithm", text: true, of: (row) => row.algorithm },
+        { title: "count", of: (row) => row.count, show: (row) => formatCount(row.count) },
+        { title: "bytes", of: (row) => row.bytes, show: (row) => formatBytes(row.bytes) },
+        { title: "time", of: (row) => row.time_ns, show: (row) => formatPs(row.time_ns * 1000) },
+        { title: "algbw", of: (row) => row.bytes / row.time_ns, show: (row) => formatAmount((row.bytes / row.time_ns) * 1e9, "B/s") },
+      ], collectives)) : null));
+}
+
+async function showMemory() {
+  const { memory, about } = data;
+  if (!memory) return;
+  if (!memory.is_recorded) {
+    section("memory", "Memory", el("p", { class: "quiet" }, "This run was saved without what it allocates; save it again to see that here."));
+    return;
+  }
+  const { peak, owners } = memory;
+  const named = (owner) => `rank ${owner.rank}${owners.some((each) => each !== owner && each.rank === owner.rank) ? `, device ${owner.device}` : ""}`;
+  const choice = el("select", { "aria-label": "Rank", onchange: () => redraw() }, owners.map((owner, place) => el("option", { value: String(place) }, `${named(owner)}: ${formatSize(owner.peak_bytes)}`)));
+  const box = el("div", { class: "chart", id: "memory-curve" });
+  const more = memory.num_owners > owners.length ? el("p", { class: "quiet" }, `Of ${memory.num_owners}, the ${owners.length} with the highest peaks.`) : null;
+  section("memory", "Memory",
+    el("p", { class: "quiet" }, "Bytes in use on a device, in blocks of its allocator, at the highest moment of each 300th of the run."),
+    el("div", { class: "tools" }, choice), more, box,
+    el("h3", {}, `At the peak of rank ${peak.rank}: ${formatSize(peak.bytes)} at ${formatPs(peak.time_ns * 1000)}`),
+    el("div", { class: "pair" },
+      partsTable("phase", peak.phases, peak.bytes), partsTable("module", peak.modules, peak.bytes),
+      partsTable("allocated at", peak.lines, peak.bytes, shortFile)),
+    el("div", { class: "wide scroll" }, table([
+      { title: "tensor", text: true, of: (row) => row.name },
+      { title: "shape", text: true, of: (row) => row.shape.join("×") },
+      { title: "type", text: true, of: (row) => row.dtype },
+      { title: "phase", text: true, of: (row) => row.phase, show: (row) => el("span", {}, swatch(phaseColor(row.phase)), row.phase) },
+      { title: "module", text: true, of: (row) => row.module },
+      { title: "allocated at", text: true, of: (row) => placeOf(row.file, row.line), show: (row) => el("span", { class: "place", title: row.file }, placeOf(row.file, row.line)) },
+      { title: "bytes", of: (row) => row.bytes, show: (row) => formatSize(row.bytes) },
+    ], peak.tensors)), moreThan(peak.tensors.length, peak.num_tensors, "smaller"));
+  const values = (await unpack(memory.in_use)).bytes;
+  const draw = (width) => memoryCurve(memory, values, Number(choice.value), about.time_ps, width);
+  const redraw = () => box.dataset.drawn && box.replaceChildren(draw(box.clientWidth));
+  picture(box, draw);
+}
+
+function showMachine() {
+  const { machine, about } = data;
+  section("machine", "Machine",
+    el("p", {}, el("b", {}, machine.name), `: ${machine.description || "without a description"}. ${plural(about.num_sips, "SIP")}, topology ${about.topology}.`),
+    el("div", { class: "keys" }, machine.keys.map(([key, value]) => el("div", {}, el("span", {}, key), el("span", {}, value)))));
+}
+
+function showNavigation() {
+  byId("nav").append(...sections.map(({ id, title }) => el("a", { href: `#${id}` }, title)));
+}
+
+startTheme(() => {
+  showTop();
+  pictures.forEach((redraw) => redraw());
+});
+showTop();
+showChanges();
+showFindings();
+const timelineShown = showTimeline();
+showRanks();
+showKernels();
+showCommunication();
+const memoryShown = showMemory();
+showMachine();
+showNavigation();
+// For tests and for those who look at a page with their browser's console.
+Promise.all([timelineShown, memoryShown]).then(([timeline]) => {
+  window.kernbench = { data, timeline };
+  document.documentElement.dataset.ready = "true";
+});

@@ -1,0 +1,100 @@
+"""Which rank sends how much to which: in collectives, and in kernels that write to peers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kernbench.op_log import Column, RowReader, Rows, Template
+
+if TYPE_CHECKING:
+    from kernbench.op_log import OpLog
+
+MOST_CELLS = 64
+"""Rows and columns of the matrix; of more ranks, neighbours are put together."""
+
+
+def communication(log: OpLog, ranks: int) -> dict[str, Any]:
+    """Return the bytes that each rank sends to each other one, however many links lie between.
+
+    What goes to a switch that adds or copies it is from no rank to another, and apart.
+    """
+    matrix = np.zeros((ranks, ranks), dtype=np.int64)
+    by_switch = 0
+    reader = RowReader()
+    together: dict[tuple[Template, tuple[int, ...]], int] = {}
+    for each in log.instances:
+        if each.template.kind in ("collective", "kernel"):
+            key = (each.template, each.ranks)
+            together[key] = together.get(key, 0) + 1
+    found: dict[Template, _Transfers] = {}
+    for (template, members), times in together.items():
+        sent = found.get(template)
+        if sent is None:
+            rows, texts = reader.read(template, len(members)), reader.vocabulary.texts
+            of = _of_kernel if template.kind == "kernel" else _of_collective
+            sent = found[template] = of(rows, texts)
+        place = np.array(members)
+        sources, targets = sent.sources, sent.targets
+        if template.kind == "kernel":
+            sources, targets = (np.where(end < 0, place[0], end) for end in (sources, targets))
+        else:
+            sources, targets = place[sources], place[targets]
+        np.add.at(matrix, (sources, targets), sent.sizes * times)
+        by_switch += sent.by_switch * times
+    per_cell = -(-ranks // MOST_CELLS)
+    return {
+        "ranks": ranks,
+        "ranks_per_cell": per_cell,
+        "bytes": _in_cells(matrix, per_cell).tolist(),
+        "total_bytes": int(matrix.sum()),
+        "by_switch_bytes": by_switch,
+    }
+
+
+class _Transfers(NamedTuple):
+    """Columns, a transfer a row: positions in the group, or ranks of a kernel's peers."""
+
+    sources: Column
+    targets: Column
+    """-1: the rank of the kernel itself, as in ``sources``."""
+    sizes: Column
+    by_switch: int
+    """Bytes, of all members, that go to or come from a switch."""
+
+
+def _of_collective(rows: Rows, texts: list[str]) -> _Transfers:
+    sent = np.flatnonzero(np.isin(rows["kind"], _codes(texts, {"send"})))
+    # Each link on the way has a row of the same step, ends and chunk.
+    names = np.stack([rows[name][sent] for name in ("step", "rank", "peer", "chunk")])
+    _, first = np.unique(names, axis=1, return_index=True)
+    sent = sent[first]
+    sources, targets, sizes = (rows[name][sent] for name in ("rank", "peer", "bytes"))
+    known = (sources >= 0) & (targets >= 0)
+    return _Transfers(sources[known], targets[known], sizes[known], int(sizes[~known].sum()))
+
+
+def _of_kernel(rows: Rows, texts: list[str]) -> _Transfers:
+    """Of DMA commands; the links that they take have rows of their own."""
+    far = _codes(texts, {"link"})
+    mine = (rows["peer"] >= 0) & ~np.isin(rows["engine"], far)
+    reads = np.flatnonzero(mine & np.isin(rows["src_space"], far))
+    writes = np.flatnonzero(mine & np.isin(rows["dst_space"], far))
+    own = [np.full(len(reads), -1), np.full(len(writes), -1)]
+    peers = [rows["peer"][reads], rows["peer"][writes]]
+    return _Transfers(
+        np.concatenate([peers[0], own[1]]),
+        np.concatenate([own[0], peers[1]]),
+        np.concatenate([rows["bytes"][reads], rows["bytes"][writes]]),
+        0,
+    )
+
+
+def _codes(texts: list[str], wanted: set[str]) -> list[int]:
+    return [code for code, text in enumerate(texts) if text in wanted]
+
+
+def _in_cells(matrix: Column, per_cell: int) -> Column:
+    heads = np.arange(0, len(matrix), per_cell)
+    return np.add.reduceat(np.add.reduceat(matrix, heads, axis=0), heads, axis=1)

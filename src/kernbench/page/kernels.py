@@ -1,0 +1,76 @@
+"""The kernels of a run: their time, their lines with sources, and the peaks above them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kernbench.analysis import KernelLines, lines_of_kernels, shown_lines
+
+if TYPE_CHECKING:
+    from kernbench.saved import SavedRun
+
+MOST_KERNELS = 200
+"""Those with the most time; the page says how many there are besides."""
+MOST_WITH_LINES = 60
+_MATRIX_PEAKS = ("float8_e4m3fn", "float16", "tf32", "float32")
+"""Element types whose peak rates are drawn as roofs, where the machine has them."""
+
+
+def kernels(run: SavedRun) -> dict[str, Any]:
+    """Return the kernels by time, and the lines of those that take the most."""
+    listed = run.report["kernels"]
+    found = lines_of_kernels(run.log, [each["name"] for each in listed[:MOST_WITH_LINES]])
+    by_name = {each["kernel"]: each for each in found}
+    return {
+        "num_kernels": len(listed),
+        "kernels": [
+            {**each, "files": _files(by_name.get(each["name"]), run.sources)}
+            for each in listed[:MOST_KERNELS]
+        ],
+        "roofs": _roofs(run),
+    }
+
+
+def _files(found: KernelLines | None, sources: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the files of a kernel, the one with the most time first, with the lines to show."""
+    by_file: dict[str, dict[int, Any]] = {}
+    for each in found["lines"] if found else ():
+        by_file.setdefault(each["file"], {})[each["line"]] = each
+    ordered = sorted(by_file, key=lambda file: -sum(x["time_ns"] for x in by_file[file].values()))
+    return [_file(file, by_file[file], sources.get(file, "")) for file in ordered]
+
+
+def _file(file: str, lines: Mapping[int, Any], source: str) -> dict[str, Any]:
+    text = source.splitlines()
+    shown = []
+    for number in shown_lines(lines, source):
+        line: dict[str, Any] = {"line": number}
+        if number < 0:
+            shown.append(line)  # some are left out
+            continue
+        line["text"] = text[number - 1] if 0 < number <= len(text) else ""
+        if number in lines:
+            wanted = ("engine", "time_ns", "busy_ns", "bytes", "flops")
+            line |= {name: lines[number][name] for name in wanted}
+        shown.append(line)
+    return {"file": file, "has_source": bool(text), "lines": shown}
+
+
+def _roofs(run: SavedRun) -> dict[str, Any]:
+    """Return the peak rates of one SIP: matrix products by element type, HBM, the cache."""
+    sip = run.machine.sip
+    rates = sip.pe.gemm.flops_per_clock
+    shown = [name for name in _MATRIX_PEAKS if name in rates] or sorted(rates)[:1]
+    roofs: dict[str, Any] = {
+        "matrix": [
+            {"dtype": name, "flops_per_ns": float(sip.peak_flops_per_s(name) / 10**9)}
+            for name in shown
+        ],
+        "hbm_bytes_per_ns": float(sip.cube.hbm_bandwidth_gbps * sip.num_cubes),
+        "cache_bytes_per_ns": None,
+        "num_pes": sip.num_pes,
+    }
+    if sip.cache is not None:
+        roofs["cache_bytes_per_ns"] = float(sip.cache.bandwidth_gbps)
+    return roofs

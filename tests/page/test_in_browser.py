@@ -1,0 +1,177 @@
+"""Pages in a real browser: what is drawn, what a click shows, what the console says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.logs import LogBuilder, kernel, ring
+from tests.page.browser import MISSING, Browser, browser
+from tests.page.runs import kept, simulated, two_layers, write_page
+from tests.page.test_document import evil_run
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+SETTLED = """
+    for (let i = 0; i < 500 && !document.documentElement.dataset.ready; i++)
+        await new Promise((resolve) => setTimeout(resolve, 20));
+    return document.documentElement.dataset.ready === "true";
+"""
+DRAWN = """
+    const [id] = arguments;
+    document.getElementById(id).scrollIntoView();
+    for (let i = 0; i < 200 && !document.getElementById(id).dataset.drawn; i++)
+        await new Promise((resolve) => setTimeout(resolve, 20));
+    return document.getElementById(id).querySelectorAll("rect, path, circle, div").length;
+"""
+INKED = """
+    const canvas = document.querySelector("#lanes canvas");
+    kernbench.timeline.drawNow();
+    const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+    const found = new Set();
+    for (let i = 0; i < pixels.length; i += 4) found.add((pixels[i] << 16) | (pixels[i + 1] << 8) | pixels[i + 2]);
+    return [...found].map((each) => "#" + each.toString(16).padStart(6, "0"));
+"""  # noqa: E501
+LAUNCH = """
+    const [name, rank] = arguments;
+    const { model } = kernbench.timeline;
+    for (const lane of model.lanes) {
+        const index = [...lane.thing].findIndex((thing) => model.things[thing].name === name);
+        if (lane.rank === rank && lane.kind === "stream" && index >= 0) {
+            document.getElementById("lanes").scrollIntoView();
+            return kernbench.timeline.reveal(rank, lane.launch[index]);
+        }
+    }
+"""
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with browser() as found:
+        found.size(1300, 900)
+        yield found
+
+
+def opened(window: Browser, page: Path) -> Browser:
+    window.console()
+    window.open(page)
+    assert window.run(SETTLED)
+    return window
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_picture_is_drawn_and_the_console_is_silent(
+    window: Browser, tmp_path: Path, theme: str
+) -> None:
+    before = simulated(tmp_path / "a", two_layers)
+    after = simulated(tmp_path / "b", two_layers, ranks=4)
+    opened(window, write_page(tmp_path / "page.html", after, before))
+    if window.run("return document.documentElement.dataset.theme") != theme:
+        window.run("window.scrollTo(0, 0)")
+        window.click("#theme")
+    for picture in ("overview", "change-bars", "rank-bars", "roofs", "matrix", "memory-curve"):
+        assert window.run(DRAWN, picture) > 3, picture
+    colors = window.run(INKED)
+    assert "#0072b2" in colors  # of the longest kernel
+    assert "#e69f00" in colors  # of collectives
+    assert ("#14181d" in colors) == (theme == "dark")  # its background
+    shown = window.run("return document.body.innerText")
+    for said in ("What changed", "What holds it up", "Time by rank", "Roofline", "Machine"):
+        assert said in shown
+    assert "NaN" not in shown
+    assert "undefined" not in shown
+    assert window.run("return document.querySelectorAll('[transform*=NaN], [d*=NaN]').length") == 0
+    assert window.console() == []
+
+
+def test_a_click_on_a_kernel_shows_its_lines(window: Browser, tmp_path: Path) -> None:
+    run = simulated(tmp_path / "run", two_layers)
+    opened(window, write_page(tmp_path / "page.html", run))
+    lines = "return [arguments[0].dataset.kernel, arguments[0].innerText]".replace(
+        "arguments[0]", "document.getElementById('lines')"
+    )
+    window.click("tr[data-kernel=gelu]")
+    assert window.run(lines)[0] == "gelu"
+    place = window.run(LAUNCH, "matmul", 1)
+    window.click_at(place["x"], place["y"])
+    kernel_name, text = window.run(lines)
+    assert kernel_name == "matmul"
+    assert "tl.dot(a, b, acc" in text
+    picked = window.run("return document.getElementById('picked').innerText")
+    assert "matmul" in picked
+    assert "rank 1" in picked
+    # Lines of the chosen kernel in the roofline.
+    window.run(DRAWN, "roofs")
+    window.click("[data-roofs=lines]")
+    assert "gemm.py:" in window.run("return document.getElementById('roofs').textContent")
+    assert window.console() == []
+
+
+def test_names_cannot_become_scripts(window: Browser, tmp_path: Path) -> None:
+    run = evil_run(tmp_path / "run")
+    opened(window, write_page(tmp_path / "page.html", run, run))
+    for picture in ("rank-bars", "roofs"):
+        window.run(DRAWN, picture)
+    assert window.run("return window.taken === undefined")
+    assert "<script>window.taken" in window.run("return document.body.innerText")
+    assert window.console() == []
+
+
+def test_zoom_shows_commands_and_rank_rows_open(window: Browser, tmp_path: Path) -> None:
+    run = simulated(tmp_path / "run", two_layers)
+    opened(window, write_page(tmp_path / "page.html", run))
+    span = "const { from, to } = kernbench.timeline.view; return to - from;"
+    whole = window.run(span)
+    assert whole == run.log.end_ps
+    window.run("kernbench.timeline.canvas.focus()")
+    window.run(
+        "kernbench.timeline.canvas.dispatchEvent(new KeyboardEvent('keydown', { key: 'w' }))"
+    )
+    assert window.run(span) == pytest.approx(0.6 * whole)
+    rows = "return kernbench.timeline.rows.length"
+    opened_rows = window.run(rows)
+    window.run("kernbench.timeline.toggle('rank 0')")
+    assert window.run(rows) < opened_rows
+    assert window.console() == []
+
+
+@pytest.mark.adr("0158-D3")
+def test_a_million_launches_are_drawn_within_a_frame_or_two(
+    window: Browser, tmp_path: Path
+) -> None:
+    builder = LogBuilder()
+    templates = [kernel(name, 900_000) for name in ("matmul", "gelu", "norm")]
+    for rank in range(4):
+        builder.launch(templates[0], rank, 1_000_000)
+    builder.collective(ring(4), range(4), [2_000_000] * 4)
+    page = write_page(tmp_path / "page.html", kept(tmp_path / "run", builder.log, 4))
+    opened(window, page)
+    # The same lanes with as many slices as 64 ranks of 300,000 launches would be.
+    drawn_ms = window.run("""
+        const { timeline } = kernbench;
+        const count = 300000;
+        const lane = { kind: "stream", label: "sip0", count };
+        for (const name of ["start", "end", "reach", "late", "thing", "launch"]) lane[name] = new Float64Array(count);
+        lane.merged = new Float64Array(count).fill(1);
+        lane.busy = new Float64Array(count + 1);
+        for (let i = 0; i < count; i++) {
+            lane.start[i] = 1e6 * i;
+            lane.reach[i] = lane.end[i] = lane.start[i] + 4e5 + (i % 7) * 8e4;
+            lane.busy[i + 1] = lane.busy[i] + lane.end[i] - lane.start[i];
+        }
+        timeline.model.endPs = 1e6 * count;
+        timeline.model.lanes = d3.range(64).map((rank) => ({ ...lane, rank }));
+        timeline.ranks = d3.range(64);
+        timeline.open.clear();
+        timeline.layOut();
+        timeline.show(0, Infinity);
+        timeline.drawNow();
+        const begin = performance.now();
+        for (let i = 0; i < 3; i++) timeline.drawNow();
+        return (performance.now() - begin) / 3;
+    """)  # noqa: E501
+    # Milliseconds on an idle machine; here tests run beside each other.
+    assert drawn_ms < 1_000
+    assert window.console() == []
