@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernbench.clock import Rank, Simulation, raised_at, user_site, wait_line
+from kernbench.clock import Rank, Simulation, is_of_program, raised_at, user_site, wait_line
 
 
 class Unserializable:
@@ -30,6 +30,15 @@ def test_an_error_is_placed_at_the_innermost_line_of_the_program() -> None:
     with pytest.raises(TypeError) as caught:
         list(json.JSONEncoder(indent=1, default=refuse).iterencode([Unserializable()]))
     assert str(raised_at(caught.value)) == f"test_sites.py:{refuse.__code__.co_firstlineno + 1}"
+
+
+def test_what_the_compiler_wrote_is_no_line_of_the_program(tmp_path: Path) -> None:
+    written = f"/cache/aj/caj{'x' * 49}.py"
+    assert not is_of_program(written)
+    assert is_of_program(written.replace("/aj/", "/ak/"))
+    calls: dict[str, Any] = {}
+    exec(compile("def call(f): return f()", written, "exec"), calls)
+    assert calls["call"](user_site).file == __file__
 
 
 def test_a_rank_that_has_not_had_its_first_turn_says_so() -> None:

@@ -19,6 +19,8 @@ _LIBRARIES = tuple(
 )
 # Of other environments, too: one may be stacked on another by a .pth file.
 _INSTALLED = re.compile(r"/(site|dist)-packages/")
+# What PyTorch's compiler has written: a file is named by a hash, its folder by the hash's begin.
+_GENERATED = re.compile(r"/(\w\w)/c\1\w{49}\.py$")
 # Benches ship inside the installed package, but they are programs like the user's own.
 _BENCHES = _PACKAGE + "benches/"
 
@@ -44,7 +46,11 @@ class _Owners(dict[str, str]):
             owner = "ours"
         else:
             # Code without a file, and Python's own frozen modules, name themselves in brackets.
-            is_library = file.startswith((*_LIBRARIES, "<")) or _INSTALLED.search(file)
+            is_library = (
+                file.startswith((*_LIBRARIES, "<"))
+                or _INSTALLED.search(file)
+                or _GENERATED.search(file)
+            )
             owner = "library" if is_library else ""
         self[file] = owner
         return owner

@@ -47,6 +47,7 @@ class MemoryBlock:
         "fits_since",
         "frames",
         "is_free",
+        "is_gathered",
         "label",
         "num_again",
         "owner",
@@ -75,6 +76,8 @@ class MemoryBlock:
         """What the run's log has of it, where it records allocations."""
         self.pass_number = 0
         """In which pass of the program it was allocated, likewise."""
+        self.is_gathered = False
+        """Whether FSDP has allocated it."""
         self.frames: Sequence[CallFrame] = ()
         """Where, if the program has asked for a history."""
 

@@ -102,8 +102,9 @@ class ProcessMemory:
             line,
         )
         log.entries.append(made)
+        block.is_gathered = stack.is_sharding
         if stack.is_sharding:
-            made.phase = Phase.COMMUNICATION
+            made.is_for(Phase.COMMUNICATION)
         elif stack.is_cache:
             made.is_for(Phase.KV_CACHE)
         if stack.step is not None:
@@ -138,11 +139,14 @@ class ProcessMemory:
         # The search for garbage may come to it while another rank runs.
         if HERE.process is self._process and not HERE.is_foreign:
             # C++ may be in the middle of dropping what refers to it: no object may be looked at.
-            if self._pass_at(self._stacks.look(frame)) == self._pass:
-                if self._pass and block.pass_number == self._number:
-                    allocation.is_for(Phase.TEMPORARIES)
-            else:
-                self._is_over = True
+            current = self._pass_at(self._stacks.look(frame))
+            self._is_over |= current != self._pass
+            if current and current == self._pass and block.pass_number == self._number:
+                allocation.is_for(Phase.TEMPORARIES)
+            elif current and current[0] == "backward" and allocation.phase is Phase.OTHER:
+                # It was there before, and autograd itself drops it: Python functions keep what
+                # they need, and checkpoints what they do not compute again.
+                allocation.is_for(Phase.ACTIVATIONS)
         self._log.ended(allocation, self._process.host.paid_ps)
 
     def segment(self, action: Literal["segment_alloc", "segment_free"], block: MemoryBlock) -> None:

@@ -10,7 +10,8 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from kernbench.memory import Allocation, Phase
+from kernbench.memory import Phase
+from kernbench.torch_bridge.memory import MemoryBlock
 
 _storage_of: Any = torch._C.TensorBase.untyped_storage
 _grad_of: Any = torch._C.TensorBase.grad.__get__
@@ -183,8 +184,11 @@ def _named_tensors(state: Any, name: str = "state") -> Iterator[tuple[str, Tenso
 
 def _note(tensor: Tensor, phase: Phase, name: str = "", module: ModuleName | None = None) -> None:
     for each in _inner(tensor):
-        allocation = _allocation_of(each)
-        if allocation is not None:
+        block = _block_of(each)
+        allocation = None if block is None else block.allocation
+        # Autograd keeps weights, too, but not those that FSDP has gathered: it drops them.
+        is_gathered = block is not None and block.is_gathered and phase is Phase.ACTIVATIONS
+        if allocation is not None and not is_gathered:
             allocation.is_for(phase)
             if allocation.phase is phase:
                 # Names get longer when an outer module is seen.
@@ -205,11 +209,10 @@ def _inner(tensor: Tensor) -> Iterator[Tensor]:
             yield from _inner(inner)
 
 
-def _allocation_of(tensor: Tensor) -> Allocation | None:
+def _block_of(tensor: Tensor) -> MemoryBlock | None:
     try:
         residence = getattr(_storage_of(tensor), "_kernbench", None)
     except (NotImplementedError, RuntimeError, ValueError):
         # It has no storage, or none yet.
         return None
-    block = None if residence is None else residence.block
-    return None if block is None else block.allocation
+    return None if residence is None else residence.block
