@@ -163,6 +163,19 @@ def test_buckets_and_gathered_weights_are_communication() -> None:
     assert sum(each.asked_bytes for each in gathered) >= 2 * WEIGHTS
 
 
+@pytest.mark.parametrize(
+    ("program", "case"),
+    [
+        ("lacking_parts.py", "sparse_and_nested_tensors_of_a_device_run"),
+        ("lacking_parts.py", "tensors_of_several_shapes_compute_as_on_the_host"),
+        ("graphs.py", "memory_of_a_capture_is_the_graphs_until_it_is_gone"),
+    ],
+)
+def test_tensors_of_any_kind_are_noted(program: str, case: str) -> None:
+    context = simulated(program, case, record_memory=True)
+    assert memory_use(context.op_log)["peak"]["bytes"] > 0
+
+
 @pytest.mark.adr("0157-D4")
 @pytest.mark.parametrize("case", ["training", "serving", "training_with_checkpoints"])
 def test_noting_memory_changes_no_time(case: str) -> None:

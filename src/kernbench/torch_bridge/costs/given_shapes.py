@@ -39,7 +39,9 @@ class GivenShapes:
 def _tensors(values: Iterable[Any]) -> Iterable[tuple[tuple[int, ...], str]]:
     for value in values:
         if isinstance(value, Tensor):
-            yield tuple(value.shape), str(value.dtype).removeprefix("torch.")
+            # A nested tensor has many shapes.
+            shape = () if value.is_nested else tuple(value.shape)
+            yield shape, str(value.dtype).removeprefix("torch.")
         elif isinstance(value, (list, tuple)):
             yield from _tensors(value)
 

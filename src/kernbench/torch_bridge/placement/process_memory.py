@@ -95,7 +95,8 @@ class ProcessMemory:
             log.next_event(),
             process.host.paid_ps,
             block.label,
-            () if tensor is None else tuple(tensor.shape),
+            # A nested tensor has many shapes.
+            () if tensor is None or tensor.is_nested else tuple(tensor.shape),
             "" if tensor is None else _name_of(tensor.dtype),
             module,
             file,
