@@ -98,6 +98,13 @@ def test_groups_of_odd_widths_run_on_the_vector_engine_channels_last() -> None:
     ]  # fmt: skip
     for which in (ConvolutionPass.TO_INPUT, ConvolutionPass.TO_WEIGHT):
         assert name(16, which=which) == "conv_grouped_gradient_last"
+    # Those of gradients take whole sets of 32 groups, or of 32 channels of narrow ones.
+    gradient = replace(PLAIN, which=ConvolutionPass.TO_INPUT)
+    for width, count, is_product in ((16, 32, True), (16, 18, False), (8, 24, True), (8, 7, False)):
+        channels = width * count
+        grouped = replace(gradient, given=channels, made=channels, groups=count)
+        found = chosen(grouped).kernels[-1].name
+        assert found == ("conv_half" if is_product else "conv_grouped_gradient_last")
     assert name(24, planar=True) in ("conv_half", "conv_half_planar")
     assert name(24, dtype="float32", itemsize=4) == "conv_float32"
 

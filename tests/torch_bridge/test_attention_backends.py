@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from kernbench.torch_bridge.base.operations import describe  # noqa: E402
 from kernbench.torch_bridge.costs import OperationCosts  # noqa: E402
 from kernbench.torch_bridge.costs.attention_backends import AttentionBackends  # noqa: E402
 from kernbench.torch_bridge.processes.float32 import Float32  # noqa: E402
+from tests.torch_bridge.running import simulated  # noqa: E402
 
 aten = torch.ops.aten
 FLASH, EFFICIENT = "aten._scaled_dot_product_flash_attention", "aten._x_efficient_attention"
@@ -85,3 +87,26 @@ def test_a_program_chooses_among_kinds_and_the_backward_pass_is_of_the_same() ->
     assert all(slow > 1.5 * fast for slow, fast in zip(efficient, flash, strict=True))
     # No kernels of cuDNN are described for this device: flash attention stands for them.
     assert both(SDPBackend.CUDNN_ATTENTION) == flash
+
+
+def test_values_of_another_size_are_for_memory_efficient_attention() -> None:
+    assert chosen("h100-sxm", replace(PLAIN, value_dim=256)) == "cudnn"
+    assert chosen("a100-sxm-80g", replace(PLAIN, value_dim=256)) == "efficient"
+    assert chosen("a100-sxm-80g", replace(PLAIN, value_dim=128)) == "flash2"
+
+
+@pytest.mark.parametrize(("value_dim", "is_one"), [(64, True), (128, True), (36, False)])
+def test_without_data_values_of_another_size_are_one_operation_if_aligned(
+    tmp_path: Path, value_dim: int, is_one: bool
+) -> None:
+    program = tmp_path / "values.py"
+    program.write_text(
+        "import torch\n"
+        f"q, v = (torch.empty(2, 4, 128, d, device='cuda').half() for d in (64, {value_dim}))\n"
+        "out = torch.nn.functional.scaled_dot_product_attention(q, q, v)\n"
+        f"assert out.shape == (2, 4, 128, {value_dim})\n"
+    )
+    context = simulated(program, machine="a100-sxm-80g", data=False)
+    names = [each.template.name for each in context.op_log.instances]
+    assert any("_scaled_dot_product_" in each for each in names) == is_one
+    assert any("softmax" in each for each in names) != is_one

@@ -32,7 +32,11 @@ _WINOGRAD_CHANNELS = 16
 """With fewer the transforms cost more than they save."""
 _TILE_ELEMENTS = 1024
 _GROUP_WIDTHS = (4, 8, 16, 32)
-"""Channels of a group for which there are kernels that take images channels-last: forward only."""
+"""Channels of a group for which there are kernels that take images channels-last."""
+_AT_A_TIME = 32
+"""Kernels of gradients take so many groups, or with up to 8 channels so many channels of several,
+and multiples: in training, networks with others take up to twice as long channels-last."""
+_NARROW = 8
 
 
 class ConvolutionPass(Enum):
@@ -118,7 +122,10 @@ def _candidates(
 
 def _has_grouped_kernel(conv: Convolution) -> bool:
     given, made = conv.given // conv.groups, conv.made // conv.groups
-    return conv.which is ConvolutionPass.FORWARD and given == made and given in _GROUP_WIDTHS
+    if given != made or given not in _GROUP_WIDTHS:
+        return False
+    taken = conv.given if given <= _NARROW else conv.groups
+    return conv.which is ConvolutionPass.FORWARD or not taken % _AT_A_TIME
 
 
 def _is_for_winograd(conv: Convolution) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from kernbench.accuracy.programs.child import import_torchvision
-from kernbench.accuracy.programs.loops.hf_training import CHECKPOINTS, length_of
+from kernbench.accuracy.programs.child import import_torchvision  # noqa: E402
+from kernbench.accuracy.programs.loops.classification import NETWORKS  # noqa: E402
+from kernbench.accuracy.programs.loops.hf_training import CHECKPOINTS, length_of  # noqa: E402
+from kernbench.accuracy.programs.loops.timm_benchmark import check_size  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -32,3 +34,32 @@ def test_checkpoints_are_classes_of_their_library() -> None:
     import_torchvision()
     for name, _ in CHECKPOINTS.values():
         assert hasattr(transformers, name)
+
+
+@pytest.mark.adr("0162-D2")
+@pytest.mark.parametrize(
+    ("network", "parameters"),
+    [
+        # As torchvision and the networks' papers have them.
+        ("resnet50", 25_557_032),
+        ("resnext101-32x4d", 44_177_704),
+        ("efficientnet-b0", 5_288_548),
+        ("efficientnet-b4", 19_341_616),
+    ],
+)
+def test_networks_have_the_published_numbers_of_parameters(network: str, parameters: int) -> None:
+    made, size = NETWORKS[network]
+    with torch.device("meta"):
+        model = made()
+        scores = model.eval()(torch.zeros(2, 3, size, size))
+    found = sum(each.numel() for each in model.parameters())
+    assert found == parameters
+    assert scores.shape == (2, 1000)
+
+
+@pytest.mark.adr("0162-D3")
+def test_another_network_of_that_name_ends_the_program() -> None:
+    check_size([25.6, 21.8], 21.8)
+    check_size([0.334], 0.33)
+    with pytest.raises(SystemExit, match="another network of that name"):
+        check_size([25.6], 15.4)

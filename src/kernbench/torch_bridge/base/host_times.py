@@ -34,13 +34,14 @@ class HostTimes:
         in_order = [parts[each] for each in HostPart]
         self.called = tuple(ps(each) for each in in_order)
         """Of an operation that autograd does not record, by :class:`HostPart`."""
-        self.called_in_cxx = tuple(ps(each, spec.backward_share) for each in in_order)
-        """The same where C++ calls it, in a forward pass."""
+        in_cxx = {**parts, HostPart.ELEMENTWISE: spec.cast_us}
+        self.called_in_cxx = tuple(ps(in_cxx[each]) for each in HostPart)
+        """The same where autocast calls it: its casts."""
         recorded_ps = [0 if each is HostPart.FREE else ps(of.recorded_us) for each in HostPart]
         self.recorded = tuple(map(add, self.called, recorded_ps))
         """Of one that it records."""
         self.recorded_in_cxx = tuple(map(add, self.called_in_cxx, recorded_ps))
-        """The same where C++ calls it."""
+        """The same where autocast calls it."""
         plain = (HostPart.VIEW, HostPart.FACTORY, HostPart.FREE)
         self.in_backward = tuple(
             ps(time_us, spec.backward_share) + (0 if part in plain else ps(spec.backward_node_us))

@@ -55,18 +55,20 @@ class AttentionCosts:
         if "query" not in given:
             return None
         query, key, value = given["query"], given["key"], given["value"]
-        if query.dim() != 4 or key.shape != value.shape:
+        if query.dim() != 4 or key.shape[:-1] != value.shape[:-1]:
             return None
-        if not query.numel() or not key.numel():
+        if not query.numel() or not key.numel() or not value.numel():
             return None
         causal = bool(given.get("is_causal"))
         masked = any(given.get(each) is not None for each in _MASKS)
-        shapes = (tuple(query.shape), tuple(key.shape))
-        return self._of_library(
-            name, shapes, query.dtype, causal, masked, sip_id
-        ) or self.of_shapes(
+        shapes = (tuple(query.shape), tuple(key.shape), tuple(value.shape))
+        found = self._of_library(name, shapes, query.dtype, causal, masked, sip_id)
+        # kernbench's own kernels take values of the size of keys.
+        if found is not None or key.shape != value.shape:
+            return found
+        return self.of_shapes(
             name,
-            *shapes,
+            *shapes[:2],
             query.dtype,
             sip_id,
             causal=causal,
@@ -77,7 +79,7 @@ class AttentionCosts:
     def _of_library(
         self,
         name: str,
-        shapes: tuple[Shape, Shape],
+        shapes: tuple[Shape, Shape, Shape],
         dtype: Any,
         causal: bool,
         masked: bool,
@@ -99,7 +101,7 @@ class AttentionCosts:
         if found is None:
             problem = _problem(shapes, kernels_dtype, causal)
             direction = "backward" if "backward" in name else "forward"
-            (_, _, queries, _), (_, _, keys, _) = shapes
+            (_, _, queries, _), (_, _, keys, _), _ = shapes
             ragged = causal and queries != keys
             backend = self._backends.chosen(name, problem, masked, ragged, allowed)
             launches = _of_pytorch(architecture, f"{backend}_{direction}", problem, sip.num_pes)
@@ -140,8 +142,8 @@ def _names(func: Any) -> tuple[str, ...]:
     return tuple(argument.name for argument in func._schema.arguments)
 
 
-def _problem(shapes: tuple[Shape, Shape], dtype: Any, causal: bool) -> AttentionProblem:
-    (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _) = shapes
+def _problem(shapes: tuple[Shape, Shape, Shape], dtype: Any, causal: bool) -> AttentionProblem:
+    (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _), (*_, value_dim) = shapes
     if causal:
         # PyTorch's causal mask is aligned with the first key: nobody sees those after the queries.
         kv_len = min(kv_len, q_len)
@@ -153,6 +155,7 @@ def _problem(shapes: tuple[Shape, Shape], dtype: Any, causal: bool) -> Attention
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
+        value_dim=value_dim,
         causal=causal and q_len <= kv_len,
         dtype="tf32" if width > 2 else dtype.name,
         q_bytes=width,

@@ -76,15 +76,19 @@ class AttentionBackends:
             _CUDNN: self._cudnn_takes(problem),
         }
         named = next((kind for kind in (_EFFICIENT, _CUDNN) if kind in name), None)
-        if named is not None and takes[named] and not masked and named in self._order:
+        # Without data both are that operation, whatever the device would choose.
+        is_asked = not masked and problem.values == problem.head_dim
+        if named is not None and takes[named] and is_asked and named in self._order:
             return named
         return next(kind for kind in (*allowed, _FLASH, _EFFICIENT) if takes[kind])
 
     def _flash_takes(self, problem: AttentionProblem, masked: bool) -> bool:
         fits = problem.q_bytes == 2 and problem.head_dim <= _WIDEST_FLASH
+        fits = fits and problem.values == problem.head_dim
         return fits and not masked and self._capability >= _OLDEST
 
     def _cudnn_takes(self, problem: AttentionProblem) -> bool:
         widest = _WIDEST_CUDNN.get(self._capability, 128)
-        fits = problem.head_dim <= widest and problem.head_dim % 8 == 0 and problem.kv_len > 1
+        sizes = (problem.head_dim, problem.values)
+        fits = problem.kv_len > 1 and all(each <= widest and each % 8 == 0 for each in sizes)
         return fits and problem.q_bytes == 2 and self._capability >= _OLDEST

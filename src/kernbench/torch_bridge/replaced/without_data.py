@@ -43,14 +43,19 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Attention as one operation, as on CUDA: C++ decomposes it for tensors without data."""
-    if device_of(query).type != "cuda" or query.dim() != 4 or query.size(-1) != value.size(-1):
+    """Attention as one operation, as on CUDA: C++ decomposes it for tensors without data.
+
+    Flash attention takes values of the size of queries alone; memory-efficient attention others, if
+    rows of both are a multiple of 16 bytes.
+    """
+    alike = query.size(-1) == value.size(-1)
+    if device_of(query).type != "cuda" or query.dim() != 4 or not (alike or _aligned(query, value)):
         found: Tensor = _attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
         return found
     query, key, value = cast_as_asked(query, key, value)
-    if attn_mask is None and query.dtype in _HALVES:
+    if attn_mask is None and alike and query.dtype in _HALVES:
         flash = _aten._scaled_dot_product_flash_attention
         out: Tensor = flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
         return out
@@ -65,6 +70,12 @@ def scaled_dot_product_attention(
     results = efficient(query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale)
     made: Tensor = results[0]
     return made
+
+
+def _aligned(query: Tensor, value: Tensor) -> bool:
+    # Autocast makes halves of what it is given.
+    width = 2 if torch.is_autocast_enabled("cuda") else query.element_size()
+    return not any(each.size(-1) * width % 16 for each in (query, value))
 
 
 def _verify_parameters(group: Any, tensors: list[Tensor], logger: Any = None) -> None:

@@ -85,7 +85,45 @@ def mask2former() -> tuple[Any, tuple[int, int]]:
         embed_dim=96, depths=[2, 2, 6, 2], num_heads=[3, 6, 12, 24], out_features=stages
     )
     config = Mask2FormerConfig(backbone_config=backbone, num_queries=100, num_labels=133)
+    _read_sizes()
     return _built(Mask2FormerForUniversalSegmentation, config), (384, 384)
+
+
+def _read_sizes() -> None:
+    """Read the sizes of levels from the device, where releases of 2023 had them.
+
+    Host and device wait for each other 12 times in a layer, and as often before all of them.
+    """
+    from transformers.models.mask2former import modeling_mask2former as module
+
+    table: dict[Any, torch.Tensor] = {}
+    encoder = module.Mask2FormerPixelDecoderEncoderOnly
+    # A program before this one may have left its own.
+    attend = getattr(module, "plain_attention", module.multi_scale_deformable_attention)
+    points = getattr(module, "plain_points", encoder.get_reference_points)
+    module.plain_attention, module.plain_points = attend, points
+
+    def sizes_of(shapes: Any) -> torch.Tensor:
+        key = tuple(map(tuple, shapes))
+        if key not in table:
+            table[key] = torch.as_tensor(key, dtype=torch.long, device="cuda")
+        return table[key]
+
+    def attend_by(value: Any, shapes: Any, *rest: Any) -> Any:
+        # To split by levels, and to give each its shape.
+        for _ in range(2):
+            for height, width in sizes_of(shapes):
+                height.item(), width.item()
+        return attend(value, shapes, *rest)
+
+    def points_of(shapes: Any, *rest: Any, **more: Any) -> Any:
+        for each in sizes_of(shapes):
+            for size in each:
+                (size - 0.5).item(), size.item()
+        return points(shapes, *rest, **more)
+
+    module.multi_scale_deformable_attention = attend_by
+    encoder.get_reference_points = staticmethod(points_of)
 
 
 def maskformer() -> tuple[Any, tuple[int, int]]:

@@ -1,8 +1,9 @@
 """A model of timm as its benchmark.py runs it: random pictures, each step ends with a wait.
 
 arguments: model, height and width of pictures, batch, amp or a dtype, memory format (nchw, nhwc),
-infer or train; then what is on of: fast-norm (norms in the dtype of autocast), fused-attention,
-reparameterized (branches that add up are one convolution), foreach (the optimizer's operations).
+infer or train, millions of parameters; then what is on of: fast-norm (norms in the dtype of
+autocast), fused-attention, reparameterized (branches that add up are one convolution), foreach (the
+optimizer's operations).
 
 Source: huggingface/pytorch-image-models, benchmark.py.
 """
@@ -37,13 +38,25 @@ def unset() -> Iterator[None]:
             setattr(at, name, function)
 
 
+def millions_of(model: torch.nn.Module) -> float:
+    """Return how many millions of parameters a model has."""
+    found: int = sum(each.numel() for each in model.parameters())
+    return found / 1e6
+
+
+def check_size(found: list[float], said: float) -> None:
+    """End where a release of timm has another network by the name: so it is by its parameters."""
+    if all(abs(each - said) > max(0.03 * said, 0.01) for each in found):
+        raise SystemExit("timm has another network of that name")
+
+
 def main() -> None:
     """Time steps."""
     import timm
     from timm.layers import set_fast_norm, set_fused_attn
     from timm.utils.model import reparameterize_model
 
-    name, size, batch, dtype, form, phase, *on = sys.argv[1:]
+    name, size, batch, dtype, form, phase, millions, *on = sys.argv[1:]
     set_fast_norm("fast-norm" in on)
     set_fused_attn("fused-attention" in on)
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -53,12 +66,15 @@ def main() -> None:
     given: dict[str, Any] = {} if phase == "infer" else {"drop_rate": 0.0}
     with torch.device("cuda"), unset():
         try:
-            model = timm.create_model(name, num_classes=1000, img_size=int(size), **given)
+            model = timm.create_model(name, img_size=int(size), **given)
         except TypeError:
             # Convolutions take pictures of any size.
-            model = timm.create_model(name, num_classes=1000, **given)
+            model = timm.create_model(name, **given)
+    sizes = [millions_of(model)]
     if "reparameterized" in on:
         model = reparameterize_model(model)
+        sizes.append(millions_of(model))
+    check_size(sizes, float(millions))
     model.to(device="cuda", dtype=kept, memory_format=layout)
     picture = (int(batch), 3, int(size), int(size))
     inputs = torch.randn(picture, device="cuda", dtype=kept).contiguous(memory_format=layout)
@@ -87,7 +103,7 @@ def main() -> None:
         loss = torch.nn.CrossEntropyLoss().to("cuda")
         given = {"momentum": 0.9, "nesterov": True, "foreach": "foreach" in on}
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, **given)
-        target = torch.randint(0, 1000, (int(batch),), device="cuda")
+        target = torch.randint(0, model.num_classes, (int(batch),), device="cuda")
         step = train
     step()
     say(seconds_of(step, 1, waits=True))

@@ -186,6 +186,7 @@ def test_rows_of_many_devices_say_their_ranks_and_sizes(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.adr("0162-D2")
 def test_latencies_and_rates_of_pictures_are_of_one_program(tmp_path: Path) -> None:
     said = {
         "source": "nv-dle",
@@ -199,9 +200,34 @@ def test_latencies_and_rates_of_pictures_are_of_one_program(tmp_path: Path) -> N
     first, second = PREDICTOR.asked(latency), PREDICTOR.asked(rate)
     assert first.program == second.program
     assert (first.units, second.units) == (1, 8)
+    # The first of 6,250 batches takes longer; a mean of rates hardly sees it.
+    assert (first.extra_us, second.extra_us) == (1.5e6 / 6250, 0)
     training = said | {"program_config": "Training performance", "metric": "Throughput Avg"}
     with pytest.raises(ProgramError, match="classification forwards only"):
         PREDICTOR.asked(row(tmp_path, **training))
+
+
+@pytest.mark.adr("0162-D1")
+def test_a_source_has_conditions_of_its_own_by_device(tmp_path: Path) -> None:
+    said = {
+        "source": "nv-dle",
+        "program": "PyTorch/Classification/ConvNets/resnet50v1.5",
+        "program_config": "FP32 Inference Latency | Batch Size=8",
+        "local_batch": 8,
+        "metric": "Latency Avg",
+    }
+    rows = {each: row(tmp_path, **said, device=each) for each in ("T4", "V100 16GB", "A100")}
+    asked = {device: dict(PREDICTOR.asked(each).conditions) for device, each in rows.items()}
+    assert asked["T4"].keys() == {"host.slowdown", "sip.sustained.clock_loss"}
+    assert asked["V100 16GB"]["host.slowdown"] > 1 > asked["A100"]["host.slowdown"]
+    slowdowns = {}
+    for slowdown in (1, 2):
+        given = (("host.slowdown", slowdown),)
+        program = dataclasses.replace(PREDICTOR.asked(rows["T4"]), conditions=given)
+        machine = PREDICTOR.machine_of(program, rows["T4"])
+        slowdowns[machine.name] = machine.spec.host and float(machine.spec.host.slowdown)
+    assert slowdowns == {"t4 (host.slowdown=1)": 1, "t4 (host.slowdown=2)": 2}
+    assert PREDICTOR.machine_of(PREDICTOR.asked(row(tmp_path, **LLAMA)), rows["T4"]).name != "t4"
 
 
 GOLDEN = """
@@ -283,8 +309,8 @@ def test_a_rate_of_torchtitan_is_of_the_tokens_of_a_device(tmp_path: Path) -> No
 
 
 TIMM = (
-    "source,device,torch_version,dtype,memory_format,compile,phase,model,img_size,batch_size,"
-    "gmacs,step_time_ms"
+    "source,device,torch_version,dtype,memory_format,compile,phase,model,param_millions,"
+    "img_size,batch_size,gmacs,step_time_ms"
 )
 
 
@@ -301,7 +327,7 @@ TIMM = (
 def test_networks_of_timm_run_with_the_switches_of_their_file(
     tmp_path: Path, device: str, release: str, on: tuple[str, ...]
 ) -> None:
-    line = f"timm-bench,{device},{release},amp,nhwc,no,infer,resnet34,224,64,3.6,10"
+    line = f"timm-bench,{device},{release},amp,nhwc,no,infer,resnet34,21.8,224,64,3.6,10"
     (row,) = rows_of(tmp_path, TIMM + "\n", line)
     args = PREDICTOR.asked(row).program.args
-    assert args == ("resnet34", "224", "64", "amp", "nhwc", "infer", *on)
+    assert args == ("resnet34", "224", "64", "amp", "nhwc", "infer", "21.8", *on)

@@ -23,6 +23,11 @@ class ChosenProgram:
     """Where the row's own name of the device does not say which it is; else empty."""
     units: float = 1.0
     """How many of what the row's time is of are in a step; 1 where it is of a step."""
+    extra_us: float = 0.0
+    """What the row's mean has besides, for each step: its share of a first one that takes longer.
+    """
+    conditions: tuple[tuple[str, float], ...] = ()
+    """Keys of the machine that the source's own host, or its cooling, had otherwise (ADR-0162)."""
 
 
 def is_compiled(row: Row) -> bool:

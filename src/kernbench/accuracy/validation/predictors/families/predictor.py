@@ -13,6 +13,7 @@ from kernbench.accuracy.validation.rows.devices import Machines
 from kernbench.accuracy.validation.rows.predictor import Answer
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.errors import KernbenchError
+from kernbench.hardware import Machine, changed_machine
 
 _ROOM = "kernbench.accuracy.validation.predictors.families"
 ADAPTERS = {
@@ -43,18 +44,34 @@ class ProgramPredictor:
         self._machines = machines
         files = files or ProgramFiles()
         self._programs = files.folder.absolute()
+        self._under: dict[tuple[object, ...], Machine] = {}
         self._runner = ProgramRunner(kept=KeptAnswers(files) if files.kept else None)
 
     def predict(self, row: Row) -> Answer:
         """Return the modeled time of the step, or of the unit, that the row measured."""
         try:
             asked = self.asked(row)
-            machine = self._machines.machine_of(asked.device or row.device, asked.program.ranks)
+            machine = self.machine_of(asked, row)
             found = self._runner.answer(asked.program, machine)
         except KernbenchError as error:
             return Answer(None, str(error).split(";")[0].partition(": known: ")[0])
         how = " ".join((asked.program.module or asked.program.script.name, *asked.program.args))
-        return Answer(found.step_us / asked.units, how=how[:100], host_share=found.host_share)
+        step_us = found.step_us + asked.extra_us
+        return Answer(step_us / asked.units, how=how[:100], host_share=found.host_share)
+
+    def machine_of(self, asked: ChosenProgram, row: Row) -> Machine:
+        """Return the machine of a row's device, under the conditions of its source."""
+        machine = self._machines.machine_of(asked.device or row.device, asked.program.ranks)
+        if not asked.conditions:
+            return machine
+        key = (machine.name, machine.num_sips, asked.conditions)
+        if key not in self._under:
+            # Answers are kept by the machine's name.
+            said = ", ".join(f"{name}={value:g}" for name, value in asked.conditions)
+            changes: dict[str, object] = {"name": f"{machine.name} ({said})"}
+            changes.update(asked.conditions)
+            self._under[key] = changed_machine(machine, changes)
+        return self._under[key]
 
     def asked(self, row: Row) -> ChosenProgram:
         """Return what is run for a row.
