@@ -9,7 +9,7 @@ from kernbench.analysis.difference import (
     print_difference,
     slower_by,
 )
-from kernbench.analysis.energy import no_energy, print_energy, saved_energy
+from kernbench.analysis.energy import format_joules, no_energy, print_energy, saved_energy
 from kernbench.analysis.lines import (
     KernelLines,
     kernel_lines,
@@ -39,6 +39,7 @@ __all__ = [
     "critical_path",
     "difference",
     "explain",
+    "format_joules",
     "kernel_lines",
     "kernels_by_time",
     "lines_of_kernels",

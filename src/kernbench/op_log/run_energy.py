@@ -90,7 +90,10 @@ def energy_of(
         return None
     end_ps = log.end_ps
     idle_pj = [round(power.idle_w * end_ps) for power in powers]
-    uses = [*_uses(spans, ranks), *_waiting(spans, powers)]
+    entries = _by_rank(spans, ranks)
+    waits = [_exposed(spans, mine) for mine in entries]
+    energies = _energies(spans)
+    uses = [*_uses(spans, energies, ranks), *_waiting(waits, powers)]
     by_rank = list(idle_pj)
     parts: defaultdict[str, int] = defaultdict(int, {IDLE: sum(idle_pj)})
     for use in uses:
@@ -98,7 +101,8 @@ def energy_of(
             by_rank[use.rank] += pj
             parts[part] += pj
     total = sum(by_rank)
-    peaks = [float(watts.max(initial=0)) for _, watts in _steps(spans, powers, end_ps)]
+    steps = _steps(spans, energies, entries, waits, powers, end_ps)
+    peaks = [float(watts.max(initial=0)) for _, watts in steps]
     return {
         "energy_j": total / _PJ_PER_J,
         "average_w": total / end_ps / ranks if end_ps else 0.0,
@@ -127,18 +131,30 @@ def power_over_time(log: OpLog, machine: Machine, ranks: int) -> list[tuple[Colu
     powers = _powers(spans, machine, ranks)
     if powers is None:
         return [(np.zeros(0, dtype=np.int64), np.zeros(0))] * ranks
-    return list(_steps(spans, powers, log.end_ps))
+    entries = _by_rank(spans, ranks)
+    waits = [_exposed(spans, mine) for mine in entries]
+    return list(_steps(spans, _energies(spans), entries, waits, powers, log.end_ps))
+
+
+def _by_rank(spans: Spans, ranks: int) -> list[Column]:
+    """Return the entries of each rank."""
+    order = np.argsort(spans.rank, kind="stable")
+    return np.split(order, np.searchsorted(spans.rank[order], np.arange(1, ranks)))
 
 
 def _steps(
-    spans: Spans, powers: Sequence[PowerSpec], end_ps: int
+    spans: Spans,
+    parts: Mapping[Energy, Column],
+    entries: Sequence[Column],
+    waits: Sequence[tuple[Column, Column]],
+    powers: Sequence[PowerSpec],
+    end_ps: int,
 ) -> Iterator[tuple[Column, Column]]:
     energies = np.zeros(len(spans), dtype=np.int64)
-    for part in Energy:
-        energies += _shares(spans, part)
-    for rank, power in enumerate(powers):
-        mine = np.flatnonzero((spans.rank == rank) & (spans.end_ps > spans.start_ps))
-        waits_from, waits_to = _exposed(spans, rank)
+    for column in parts.values():
+        energies += column
+    for mine, (waits_from, waits_to), power in zip(entries, waits, powers, strict=True):
+        mine = mine[spans.end_ps[mine] > spans.start_ps[mine]]
         starts = np.concatenate([spans.start_ps[mine], waits_from])
         ends = np.concatenate([spans.end_ps[mine], waits_to])
         watts = np.full(len(starts), float(power.active_w))
@@ -163,6 +179,12 @@ def _powers(spans: Spans, machine: Machine, ranks: int) -> list[PowerSpec] | Non
     return known if len(known) == ranks else None
 
 
+def _energies(spans: Spans) -> dict[Energy, Column]:
+    """Return what each entry takes, by part; without parts that nothing takes."""
+    used = {part for each in spans.templates for part, pj in each.energy_pj.items() if pj}
+    return {part: _shares(spans, part) for part in Energy if part in used}
+
+
 def _shares(spans: Spans, part: Energy) -> Column:
     """Return each entry's share of what its template takes for a part."""
     totals = []
@@ -182,7 +204,7 @@ def _in_proportion(total: int, weights: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(after - before for before, after in pairwise(bounds))
 
 
-def _uses(spans: Spans, ranks: int) -> Iterator[_EnergyUse]:
+def _uses(spans: Spans, energies: Mapping[Energy, Column], ranks: int) -> Iterator[_EnergyUse]:
     num = len(spans.templates)
     cell = spans.rank * num + spans.template
     size = ranks * num
@@ -194,7 +216,7 @@ def _uses(spans: Spans, ranks: int) -> Iterator[_EnergyUse]:
 
     counts = np.bincount(cell, minlength=size)
     times = summed(spans.end_ps - spans.start_ps)
-    parts = {part: summed(_shares(spans, part)) for part in Energy}
+    parts = {part: summed(column) for part, column in energies.items()}
     for each in np.flatnonzero(counts).tolist():
         rank, number = divmod(each, num)
         yield _EnergyUse(
@@ -207,9 +229,11 @@ def _uses(spans: Spans, ranks: int) -> Iterator[_EnergyUse]:
         )
 
 
-def _exposed(spans: Spans, rank: int) -> tuple[Column, Column]:
-    """Return when a rank is in a collective and no kernel of it runs: starts and ends."""
-    mine = np.flatnonzero(spans.rank == rank)
+def _exposed(spans: Spans, mine: Column) -> tuple[Column, Column]:
+    """Return when a rank is in a collective and no kernel of it runs: starts and ends.
+
+    ``mine`` are the rank's entries.
+    """
     kinds = np.array([each.kind for each in spans.templates], dtype="U10")[spans.template[mine]]
     talks, runs = (mine[kinds == kind] for kind in ("collective", "kernel"))
     both = np.concatenate([talks, runs])
@@ -227,10 +251,11 @@ def _covering(spans: Spans, which: Column, edges: Column) -> Column:
     return np.cumsum(change)
 
 
-def _waiting(spans: Spans, powers: Sequence[PowerSpec]) -> Iterator[_EnergyUse]:
+def _waiting(
+    waits: Sequence[tuple[Column, Column]], powers: Sequence[PowerSpec]
+) -> Iterator[_EnergyUse]:
     """Yield what devices take beside the bytes while collectives run and no kernel does."""
-    for rank, power in enumerate(powers):
-        starts, ends = _exposed(spans, rank)
+    for rank, ((starts, ends), power) in enumerate(zip(waits, powers, strict=True)):
         time_ps = int((ends - starts).sum())
         pj = round(power.active_w * time_ps)
         if pj:

@@ -77,6 +77,20 @@ def test_goals_are_weighed_and_failures_are_left_out(search: Search, folder: Pat
     assert (folder / "a.svg").read_text().startswith("<?xml")
 
 
+@pytest.mark.adr("0160-D4")
+def test_energy_and_the_machines_own_price_are_goals(search: Search, folder: Path) -> None:
+    pytest.importorskip("optuna")
+    space = ("-s", "n=1,4", "-s", "machine=a100-sxm-80g,h100-sxm", "-j", "1")
+    goals = ("--minimize", "energy", "--minimize", "cost")
+    status, out, err = search("swept.py", *space, *goals, "--trials", "8")
+    assert status == 0, err
+    lines = out.splitlines()
+    assert lines[0].split()[-2:] == ["energy", "cost"]
+    rows = [line.split() for line in lines[1 : lines.index("")]]
+    assert {row[0] for row in rows} == {"1"}, "four times the work takes more of both"
+    assert all(row[-2].endswith("J") for row in rows)
+
+
 @pytest.mark.slow
 @pytest.mark.adr("0150-D6")
 def test_a_killed_search_goes_on(search: Search, folder: Path) -> None:

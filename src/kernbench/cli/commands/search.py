@@ -1,4 +1,4 @@
-"""``kernbench search``: the parameters of a bench that take least time, memory or money."""
+"""``kernbench search``: parameters of a bench that take least time, memory, money or energy."""
 
 from __future__ import annotations
 
@@ -39,12 +39,17 @@ class SearchOptions:
     ] = None
     minimize: Annotated[
         list[str] | None,
-        typer.Option(metavar="time|memory|cost", help="The goal, or several [default: time]."),
+        typer.Option(
+            metavar="time|memory|cost|energy", help="The goal, or several [default: time]."
+        ),
     ] = None
     trials: Annotated[int, typer.Option(min=1, help="How many points are tried in all.")] = 30
     price: Annotated[
         list[str] | None,
-        typer.Option(metavar="MACHINE=PRICE", help="Of a device and hour, for the cost."),
+        typer.Option(
+            metavar="MACHINE=PRICE",
+            help="Of a device and hour, for the cost [default: of the machine].",
+        ),
     ] = None
     param: given.ParamOfAll = None
     machine: given.MachineOfAll = None
@@ -66,7 +71,7 @@ class SearchOptions:
 
 @options_command(app, "search")
 def _search(context: typer.Context, options: SearchOptions) -> int:
-    """Look for the parameters of a bench that take least time, device memory or money.
+    """Look for the parameters of a bench that take least time, device memory, money or energy.
 
     Optuna proposes points; they are run and kept as those of a sweep, and the same command goes on
     where it was ended. With several goals, all points are shown that no other beats in each. Needs
@@ -161,8 +166,11 @@ def _show(options: SearchOptions, search: Search, goals: Goals, folder: Path) ->
 
 
 def _shown(goal: str, value: float) -> str:
+    from kernbench.analysis import format_joules
     from kernbench.report import format_amount, format_ns
 
     if goal == "time":
         return format_ns(value)
+    if goal == "energy":
+        return format_joules(value)
     return format_amount(value, "B") if goal == "memory" else f"{value:.3g}"

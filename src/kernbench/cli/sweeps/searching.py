@@ -13,13 +13,19 @@ from kernbench.cli.sweeps.points import Point, SweptBench
 from kernbench.cli.sweeps.running import Limits, Progress, run_points
 from kernbench.cli.sweeps.store import ResultFolder
 from kernbench.errors import UnknownNameError, UsageError, nearest
+from kernbench.hardware import load_machine
+from kernbench.report import cost_usd
 
 if TYPE_CHECKING:
     import optuna
 
-GOALS = {"time": "time_ns", "memory": "device_memory_bytes", "cost": ""}
+GOALS = {
+    "time": "time_ns",
+    "memory": "device_memory_bytes",
+    "cost": "cost_usd",
+    "energy": "energy_j",
+}
 """What may be minimized, and the column that says it."""
-_NS_PER_HOUR = 3.6e12
 _JOURNAL = "search.journal"
 
 
@@ -100,7 +106,7 @@ class Goals:
 
     names: tuple[str, ...]
     prices: Mapping[str, float]
-    """Of an hour of one device, by machine."""
+    """Of an hour of one device, by machine, in place of the machine's own."""
 
     def __post_init__(self) -> None:
         for name in self.names:
@@ -110,24 +116,43 @@ class Goals:
             raise UsageError("--minimize names a goal twice")
 
     def check(self, machines: Iterable[str]) -> None:
-        """Refuse machines whose price is not known.
+        """Refuse machines that do not say what a goal needs.
 
         Raises:
-            UsageError: One has none.
+            UsageError: One has no price, or says nothing of energy.
         """
-        missing = [each for each in machines if each not in self.prices]
-        if "cost" in self.names and missing:
-            raise UsageError(
-                f"the cost of {missing[0]} is not known; say it per device and hour: "
-                f"--price {missing[0]}=2.50"
-            )
+        for name in machines:
+            spec = load_machine(name).spec
+            priced = name in self.prices or spec.usd_per_device_hour is not None
+            if "cost" in self.names and not priced:
+                raise UsageError(
+                    f"the cost of {name} is not known; say it per device and hour: "
+                    f"--price {name}=2.50"
+                )
+            if "energy" in self.names and spec.sip.power is None:
+                raise UsageError(
+                    f"machine {name} says nothing of energy; add sip.power to its file"
+                )
 
     def values(self, row: Mapping[str, Any]) -> list[float]:
-        """Return what a point that is done has reached."""
-        found = {name: row["figures"].get(column) for name, column in GOALS.items()}
-        hours = row["figures"]["time_ns"] / _NS_PER_HOUR
-        found["cost"] = hours * row["ranks"] * self.prices.get(row["machine"], 0.0)
-        return [float(found[name]) for name in self.names]
+        """Return what a point that is done has reached.
+
+        Raises:
+            UsageError: The point was run by a kernbench that did not find out.
+        """
+        figures = dict(row["figures"])
+        price = self.prices.get(row["machine"])
+        if price is not None:
+            figures["cost_usd"] = cost_usd(price, row["ranks"], figures["time_ns"])
+        found = []
+        for name in self.names:
+            value = figures.get(GOALS[name])
+            if value is None:
+                raise UsageError(
+                    f"a point of an older search has no {name}; give another folder with --output"
+                )
+            found.append(float(value))
+        return found
 
 
 class _JournalLock:

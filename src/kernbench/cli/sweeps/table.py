@@ -49,6 +49,9 @@ def figures(answer: Mapping[str, Any]) -> dict[str, int | float]:
         return {}
     ranks, collectives = report["per_rank"], report["collectives"]
     most = ("compute_ns", "comm_exposed_ns", "idle_ns")
+    more = {"energy_j": report["energy"]["energy_j"]} if "energy" in report else {}
+    if "cost_usd" in report:
+        more["cost_usd"] = report["cost_usd"]
     return {
         "time_ns": report["time_ns"],
         **{name: max((each[name] for each in ranks), default=0) for name in most},
@@ -58,6 +61,7 @@ def figures(answer: Mapping[str, Any]) -> dict[str, int | float]:
         "launches": sum(each["launches"] for each in report["kernels"]),
         "collectives": sum(each["count"] for each in collectives),
         "collective_bytes": sum(each["bytes"] for each in collectives),
+        **more,
     }
 
 
