@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from kernbench import RuntimeContext, ops
 from kernbench.hardware import changed_machine, load_machine
-from kernbench.op_log import Energy, energy_of, power_over_time
+from kernbench.op_log import Energy, average_watts, energy_of, power_over_time
 
 
 def work(rank: int, torch: Any) -> None:
@@ -66,6 +67,19 @@ def test_power_over_time_is_the_energy() -> None:
         assert joules == pytest.approx(rank["energy_j"], rel=1e-9)
         assert watts.max() == pytest.approx(rank["peak_w"])
         assert watts.min() == 75
+
+
+@pytest.mark.adr("0160-D3")
+def test_watts_between_two_times_add_up_to_the_energy() -> None:
+    torch = example()
+    end_ps = torch.op_log.end_ps
+    bounds = [0, end_ps // 7, end_ps // 2, end_ps]
+    joules = sum(
+        (average_watts(torch.op_log, torch.machine, 3, begin, end) or 0.0) * (end - begin) / 1e12
+        for begin, end in pairwise(bounds)
+    )
+    found = torch.report()["energy"]
+    assert 3 * joules + found["idle_j"] == pytest.approx(found["energy_j"], rel=1e-9)
 
 
 @pytest.mark.adr("0160-D1")

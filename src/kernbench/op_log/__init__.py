@@ -21,7 +21,7 @@ from kernbench.op_log.rows import (
     Rows,
     rank_shares,
 )
-from kernbench.op_log.run_energy import EnergyReport, energy_of, power_over_time
+from kernbench.op_log.run_energy import EnergyReport, average_watts, energy_of, power_over_time
 from kernbench.op_log.spans import Spans, build_spans, covered_ps, exposed_ps
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "WorkCounts",
     "absolute_ps",
     "added",
+    "average_watts",
     "build_spans",
     "core_ps",
     "covered_ps",

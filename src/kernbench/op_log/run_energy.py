@@ -136,6 +136,23 @@ def power_over_time(log: OpLog, machine: Machine, ranks: int) -> list[tuple[Colu
     return list(_steps(spans, _energies(spans), entries, waits, powers, log.end_ps))
 
 
+def average_watts(
+    log: OpLog, machine: Machine, ranks: int, start_ps: int, end_ps: int
+) -> float | None:
+    """Return what a device draws above idle between two times, on average over ranks and time.
+
+    None for a machine that says nothing of energy.
+    """
+    found = []
+    for times, watts in power_over_time(log, machine, ranks):
+        if not len(times):
+            return None
+        drawn = np.concatenate([[0.0], np.cumsum(np.diff(times) * (watts[:-1] - watts[-1]))])
+        before, after = np.interp([start_ps, end_ps], times, drawn)
+        found.append((after - before) / max(end_ps - start_ps, 1))
+    return float(np.mean(found))
+
+
 def _by_rank(spans: Spans, ranks: int) -> list[Column]:
     """Return the entries of each rank."""
     order = np.argsort(spans.rank, kind="stable")

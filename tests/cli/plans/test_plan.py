@@ -217,3 +217,41 @@ def test_what_cannot_be_planned_is_said_with_numbers(
     assert said in err
     if "does not fit" in said:
         assert f"which has {80 * GIB / GIB:.1f} GiB" in err
+
+
+@pytest.mark.adr("0160-D4")
+def test_layouts_are_ranked_by_energy_or_cost(plan: Plan) -> None:
+    job = ("--model", "small.json", "--machine", "h100-sxm", "--devices", "2", "--batch", "4")
+    asked = (*job, "--seq", "256", "--price", "3.60", "--json", "-", "--minimize")
+    for goal, key in (("energy", "energy_j"), ("cost", "cost_usd")):
+        status, out, err = plan(*asked, goal)
+        assert status == 0, err
+        layouts = json.loads(out)["layouts"]
+        assert [each[key] for each in layouts] == sorted(each[key] for each in layouts)
+    power = load_machine("h100-sxm", 1).sip.power
+    assert power is not None
+    for each in layouts:
+        assert each["cost_usd"] == pytest.approx(2 * each["step_s"] / 1000)
+        watts = each["energy_j"] / each["step_s"] / 2
+        assert float(power.idle_w) < watts < float(power.board_w)
+    served = json.loads(plan(*asked, "energy", "--serve", "--new-tokens", "8")[1])["layouts"]
+    # Without gaps between stages, devices are active all the time.
+    alone = [each for each in served if each["pp"] == 1]
+    assert alone
+    for each in alone:
+        watts = each["energy_j"] / each["step_s"] / 2
+        assert watts > float(power.idle_w) + 0.5 * float(power.active_w)
+
+
+@pytest.mark.parametrize(
+    ("goal", "said"),
+    [
+        ("tim", "--minimize tim: did you mean time"),
+        ("cost", "the cost of h200 is not known; say it per device and hour: --price 2.50"),
+    ],
+)
+def test_goals_that_cannot_be_reached_are_refused(plan: Plan, goal: str, said: str) -> None:
+    asked = ("--model", "small.json", "--machine", "h200", "--devices", "1")
+    status, _, err = plan(*asked, "--minimize", goal)
+    assert status == 2
+    assert said in err

@@ -16,7 +16,7 @@ from kernbench.accuracy.validation.predictors.pipelines import (
 )
 from kernbench.accuracy.validation.predictors.stacks import Stack
 from kernbench.accuracy.validation.predictors.steps import Microbatch, Steps, StepTime
-from kernbench.accuracy.validation.predictors.wires import StageWires, collective_us
+from kernbench.accuracy.validation.predictors.wires import StageWires, collective_cost
 from kernbench.accuracy.validation.rows.devices import Machines, presets
 from kernbench.accuracy.validation.rows.forms import Category
 from kernbench.accuracy.validation.rows.harness import gemm_harness
@@ -73,7 +73,7 @@ __all__ = [
     "Timed",
     "answer_rows",
     "category_of",
-    "collective_us",
+    "collective_cost",
     "dump_plot",
     "errors_by_machine",
     "errors_of",

@@ -18,11 +18,14 @@ from kernbench.errors import UsageError
 if TYPE_CHECKING:
     from kernbench.cli.plans.layouts import AllowedSizes, Job
     from kernbench.cli.plans.ranking import Ranking
+    from kernbench.cli.plans.times import TimedLayout
 
 PLACE = 45
 app = typer.Typer()
 
 Sizes = Annotated[str | None, typer.Option(metavar="N,...", help="Look at these sizes only.")]
+_WIDE = 100
+"""From so many columns on, energy and cost are shown whatever is minimized."""
 Count = Annotated[int, typer.Option(min=1)]
 
 
@@ -49,6 +52,10 @@ class PlanOptions:
     cp: Sizes = None
     dp: Sizes = None
     ep: Sizes = None
+    minimize: Annotated[
+        str, typer.Option(metavar="time|energy|cost", help="By what layouts are ranked.")
+    ] = "time"
+    price: given.Price = None
     top: Annotated[int, typer.Option(min=1, help="How many layouts are shown.")] = 8
     json: Annotated[
         str | None, typer.Option(metavar="FILE|-", help="Write all layouts as JSON; - is stdout.")
@@ -73,13 +80,15 @@ def _plan(context: typer.Context, options: PlanOptions) -> int:
 def _start(options: PlanOptions) -> int:
     from kernbench.cli.plans.layouts import Job
     from kernbench.cli.plans.models import model_of
-    from kernbench.cli.plans.ranking import as_json, rank
-    from kernbench.hardware import file_of, load_machine
+    from kernbench.cli.plans.ranking import as_json, check_goal, rank
+    from kernbench.hardware import file_of
     from kernbench.outputs import Outputs
 
     limits = _limits(options)
     model = model_of(options.model)
-    machine = load_machine(f"{file_of(options.machine)}:{options.devices}", options.devices)
+    name = f"{file_of(options.machine)}:{options.devices}"
+    machine, _ = given.load_changed(name, options.devices, None, options.price)
+    check_goal(options.minimize, machine)
     job = Job(
         trains=options.trains,
         devices=options.devices,
@@ -91,7 +100,14 @@ def _start(options: PlanOptions) -> int:
     state = ["counting layouts"]
     with Outputs({"--json": asked}, [options.model, file_of(options.machine)]) as outputs:
         with progress(lambda: state[0]):
-            ranking = rank(model, job, machine, limits, lambda text: state.__setitem__(0, text))
+            ranking = rank(
+                model,
+                job,
+                machine,
+                limits,
+                options.minimize,
+                lambda text: state.__setitem__(0, text),
+            )
         text = json.dumps(as_json(ranking), indent=2)
         if "--json" in outputs:
             with outputs.writing("--json") as file:
@@ -100,8 +116,25 @@ def _start(options: PlanOptions) -> int:
     if options.json == STDOUT:
         print(text)
     else:
-        _show(ranking, job, options.top)
+        _show(ranking, job, options.top, options.minimize)
     return DONE
+
+
+def _behind(each: TimedLayout, best: TimedLayout, goal: str) -> str:
+    """Return how much more of the goal a layout takes than the best, and of time."""
+    from kernbench.cli.plans.ranking import GOALS
+
+    slower = f"{each.seconds / best.seconds - 1:+.1%}"
+    if goal == "time":
+        return slower
+    more = (GOALS[goal](each) or 0.0) / (GOALS[goal](best) or 1.0) - 1
+    return f"{goal} {more:+.1%}, time {slower}"
+
+
+def _per_token(each: TimedLayout, name: str) -> str:
+    if name == "J/token":
+        return f"{(each.joules or 0.0) / each.tokens:.3g}"
+    return f"{1e6 * (each.usd or 0.0) / each.tokens:.3g}"
 
 
 def _limits(options: PlanOptions) -> AllowedSizes:
@@ -117,7 +150,7 @@ def _limits(options: PlanOptions) -> AllowedSizes:
     return AllowedSizes(sizes)
 
 
-def _show(ranking: Ranking, job: Job, top: int) -> None:
+def _show(ranking: Ranking, job: Job, top: int, goal: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -137,7 +170,15 @@ def _show(ranking: Ranking, job: Job, top: int) -> None:
     table = Table(box=None, pad_edge=False, header_style="")
     for title in ("layout", "GiB", "time", "tokens/s", "MFU"):
         table.add_column(title, justify="left" if title == "layout" else "right", no_wrap=True)
-    for name in best.more:
+    console = Console(file=sys.stdout, highlight=False, markup=False)
+    per_token = {"energy": ("J/token", best.joules), "cost": ("USD/Mtoken", best.usd)}
+    has_room = console.width >= _WIDE
+    shows = [
+        name
+        for each, (name, known) in per_token.items()
+        if known is not None and (has_room or each == goal)
+    ]
+    for name in (*shows, *best.more):
         table.add_column(name, justify="right", no_wrap=True)
     for each in ranking.timed[:top]:
         table.add_row(
@@ -146,9 +187,10 @@ def _show(ranking: Ranking, job: Job, top: int) -> None:
             seconds(each.seconds),
             f"{each.tokens_per_second:,.0f}",
             f"{ranking.mfu(each):.1%}",
+            *(_per_token(each, name) for name in shows),
             *(seconds(value) for value in each.more.values()),
         )
-    Console(file=sys.stdout, highlight=False, markup=False).print(table)
+    console.print(table)
     kinds = ", ".join(f"{name} {value / GIB:.1f}" for name, value in best.memory.items())
     print(f"\nbest: {best.layout.label}")
     print(f"  time: {why_best(best)}")
@@ -156,10 +198,9 @@ def _show(ranking: Ranking, job: Job, top: int) -> None:
     sent = best.collective_bytes / 1e9
     print(f"  collectives of a rank: {best.collectives:,}, {sent:,.1f} GB of messages")
     if len(ranking.timed) > 1:
-        print("why the next are slower:")
+        print("why the next are slower:" if goal == "time" else "the next, beside the best:")
     for each in ranking.timed[1:top]:
-        slower = each.seconds / best.seconds - 1
-        print(f"  {each.layout.label}: {slower:+.1%}; {why_slower(each, best)}")
+        print(f"  {each.layout.label}: {_behind(each, best, goal)}; {why_slower(each, best)}")
     print(f"\n{len(ranking.timed)} layouts fit, {ranking.too_large} do not", end="")
     if ranking.nearest is not None:
         label, needed = ranking.nearest

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kernbench.cli.plans.layouts import GIB, AllowedSizes, Job, Layout, layouts, memory
 from kernbench.cli.plans.models import ModelShape
 from kernbench.cli.plans.times import PlanTimes, TimedLayout, node_of
-from kernbench.errors import KernbenchError, UsageError
+from kernbench.errors import KernbenchError, UnknownNameError, UsageError, nearest
 from kernbench.hardware import Machine
 
 _SLIGHT = 0.02
@@ -25,7 +25,7 @@ class Ranking:
     job: Job
     machine: Machine
     timed: Sequence[TimedLayout]
-    """The fastest first."""
+    """The one with least of the goal first."""
     too_large: int
     """Layouts that do not fit into memory."""
     nearest: tuple[str, float] | None
@@ -39,14 +39,42 @@ class Ranking:
         return each.flops / each.seconds / self.peak_flops
 
 
+GOALS: Mapping[str, Callable[[TimedLayout], float | None]] = {
+    "time": lambda each: each.seconds,
+    "energy": lambda each: each.joules,
+    "cost": lambda each: each.usd,
+}
+"""What may be minimized."""
+
+
+def check_goal(goal: str, machine: Machine) -> None:
+    """Refuse a goal that is none, or that a machine does not say enough for.
+
+    Raises:
+        UsageError: It has no price, or says nothing of energy.
+        UnknownNameError: There is no such goal.
+    """
+    if goal not in GOALS:
+        raise UnknownNameError(f"--minimize {goal}: {nearest(goal, GOALS)}")
+    if goal == "energy" and machine.sip.power is None:
+        raise UsageError(
+            f"machine {machine.name} says nothing of energy; add sip.power to its file"
+        )
+    if goal == "cost" and machine.spec.usd_per_device_hour is None:
+        raise UsageError(
+            f"the cost of {machine.name} is not known; say it per device and hour: --price 2.50"
+        )
+
+
 def rank(
     model: ModelShape,
     job: Job,
     machine: Machine,
     limits: AllowedSizes,
+    goal: str = "time",
     say: Callable[[str], None] = lambda _: None,
 ) -> Ranking:
-    """Return the layouts of a model that divide and fit, the fastest first.
+    """Return the layouts of a model that divide and fit, the one with least of the goal first.
 
     ``say`` hears how far it has come.
 
@@ -82,7 +110,7 @@ def rank(
             failed[f"{layout.label}: {error}"] = None
     if not timed:
         raise UsageError(f"{machine.name} cannot run {model.name}: {next(iter(failed))}")
-    timed.sort(key=lambda each: each.seconds)
+    timed.sort(key=lambda each: (GOALS[goal](each) or 0.0, each.seconds))
     return Ranking(
         model=model,
         job=job,
@@ -134,6 +162,11 @@ def remarks(ranking: Ranking) -> list[str]:
         "collectives between stages and replicas are timed alone: that several share the network, "
         "or overlap compute, is not modeled"
     ]
+    if ranking.timed[0].joules is not None:
+        said.append(
+            "energy is of devices alone; they idle in the pipeline's gaps, and sends between "
+            "stages take none"
+        )
     if not job.trains:
         said.append("all sequences start together; a scheduler's mixing of prompts is not modeled")
     if model.experts:
@@ -169,6 +202,8 @@ def _layout_json(ranking: Ranking, each: TimedLayout) -> dict[str, Any]:
         "step_s": each.seconds,
         "tokens_per_s": each.tokens_per_second,
         "mfu": ranking.mfu(each),
+        "energy_j": each.joules,
+        "cost_usd": each.usd,
         "parts_s": dict(each.parts),
         "memory_bytes": dict(each.memory),
         "collectives": each.collectives,

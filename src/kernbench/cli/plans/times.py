@@ -19,7 +19,7 @@ from kernbench.accuracy.validation import (
     StageWires,
     Steps,
     StepTime,
-    collective_us,
+    collective_cost,
     forward_us,
     one_forward_one_backward_us,
 )
@@ -27,7 +27,8 @@ from kernbench.cli.plans.layouts import Job, Layout, config_of, weights_per_rank
 from kernbench.cli.plans.models import ModelShape
 from kernbench.hardware import Machine, changed_machine
 from kernbench.links import Asked
-from kernbench.report import peaks_of
+from kernbench.op_log import average_watts
+from kernbench.report import cost_usd, peaks_of
 from kernbench.runtime_api import RuntimeContext
 from kernbench.tp import sharding
 
@@ -56,6 +57,10 @@ class TimedLayout:
     """Of their messages."""
     more: Mapping[str, float]
     """Other figures, in seconds: of a server, those of its first and its further tokens."""
+    joules: float | None
+    """That all devices take; None where the machine does not say."""
+    usd: float | None
+    """That all devices cost meanwhile, likewise."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -64,6 +69,20 @@ class TimedLayout:
     @property
     def total_bytes(self) -> float:
         return sum(self.memory.values())
+
+
+_Alone = tuple[float, float, float | None]
+"""Microseconds forward and backward, and watts above idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class _GradientSums:
+    """What summing gradients and gathering weights takes of a rank."""
+
+    time_us: float
+    calls: int
+    sent_bytes: float
+    watts: float
 
 
 class PlanTimes:
@@ -77,7 +96,7 @@ class PlanTimes:
         self._pass = lru_cache(None)(self._run_pass)
         self._attention = lru_cache(None)(self._run_attention)
         self._experts = lru_cache(None)(self._run_experts)
-        self._collective = lru_cache(None)(self._run_collective)
+        self._collective_cost = lru_cache(None)(self._run_collective)
         self._shares = lru_cache(None)(self._share_of_collectives)
         self._runs = lru_cache(None)(self._make_runs)
 
@@ -131,9 +150,17 @@ class PlanTimes:
             "ends": layout.microbatches * sum(ends) / layout.pp,
         }
         parts["pipeline"] = through - busy - parts["ends"]
-        parts["gradients"] = sums[0]
+        parts["gradients"] = sums.time_us
         parts["update"] = update
-        seconds = (through + sums[0] + update) * _S
+        watts = {
+            "CP attention": self._ring_watts(layout, tokens),
+            "experts": self._experts_watts(layout, layout.microbatch * tokens, 3),
+            "pipeline": 0.0,
+            "gradients": sums.watts,
+            "update": step.update_watts,
+        }
+        drawn = {name: (us, watts.get(name, step.watts)) for name, us in parts.items()}
+        seconds = (through + sums.time_us + update) * _S
         sent = 2 * (layout.pp > 1) * layout.microbatches
         moved = 4 * most * (layout.ep > 1)
         moved_bytes = _ITEM * layout.microbatch * tokens * model.top_k * model.hidden / layout.tp
@@ -144,19 +171,22 @@ class PlanTimes:
             seconds=seconds,
             tokens=job.batch * job.seq,
             flops=3 * self._forward_flops(job.batch * job.seq, job.seq / 2),
-            collectives=round(most * uses[1] + moved) + sent + sums[1],
+            collectives=round(most * uses[1] + moved) + sent + sums.calls,
             collective_bytes=most * uses[2]
             + sent * _ITEM * layout.microbatch * tokens * model.hidden / layout.tp
             + moved * moved_bytes
-            + sums[2],
+            + sums.sent_bytes,
             more={},
+            joules=self._joules(drawn),
+            usd=self._usd(seconds),
         )
 
     def _served(self, layout: Layout, memory: Mapping[str, float]) -> TimedLayout:
         model, job = self.model, self.job
-        prefill, prefill_parts = self._through(layout, job.seq, 0)
-        decode, decode_parts = self._through(layout, 1, job.seq + job.new_tokens // 2)
+        prefill, prefill_parts, prefill_j = self._through(layout, job.seq, 0)
+        decode, decode_parts, decode_j = self._through(layout, 1, job.seq + job.new_tokens // 2)
         further = max(job.new_tokens - 1, 0)
+        joules = None if prefill_j is None or decode_j is None else prefill_j + further * decode_j
         seconds = (prefill + further * decode) * _S
         parts = {f"prefill: {name}": each * _S for name, each in prefill_parts.items()}
         parts |= {f"decode: {name}": further * each * _S for name, each in decode_parts.items()}
@@ -175,10 +205,14 @@ class PlanTimes:
             collectives=round(passes * (1 + further) * uses[1]),
             collective_bytes=passes * (job.seq + further) * uses[2],
             more={"first token": prefill * _S, "each further": decode * _S},
+            joules=joules,
+            usd=self._usd(seconds),
         )
 
-    def _through(self, layout: Layout, tokens: int, past: int) -> tuple[float, dict[str, float]]:
-        """Return the time of all sequences of a replica through all stages, and its parts."""
+    def _through(
+        self, layout: Layout, tokens: int, past: int
+    ) -> tuple[float, dict[str, float], float | None]:
+        """Return the time of all sequences through all stages, its parts, and the joules."""
         took = self._pass(layout.tp, layout.microbatch, tokens, past)
         experts = self._experts_us(layout, layout.microbatch * tokens, 1)[0]
         layers = self.model.layers / layout.pp
@@ -193,12 +227,30 @@ class PlanTimes:
             alone_us = forward_us(layout.pp, 1, stage, send_us)
             total = max(alone_us, layout.microbatches * stage)
         busy = layout.microbatches * layers
-        return total + took.rest_us, {
+        parts = {
             "layers": busy * took.layer_us,
             "experts": busy * experts,
             "ends": took.rest_us,
             "pipeline": total - layout.microbatches * stage,
         }
+        watts = {
+            "experts": self._experts_watts(layout, layout.microbatch * tokens, 1),
+            "pipeline": 0.0,
+        }
+        drawn = {name: (us, watts.get(name, took.watts)) for name, us in parts.items()}
+        return total + took.rest_us, parts, self._joules(drawn)
+
+    def _joules(self, parts: Mapping[str, tuple[float, float | None]]) -> float | None:
+        """Return what all devices take, from times and watts above idle of what they do in turn."""
+        power = self.machine.sip.power
+        if power is None:
+            return None
+        drawn = sum(us * (float(power.idle_w) + (watts or 0.0)) for us, watts in parts.values())
+        return drawn * _S * self.job.devices
+
+    def _usd(self, seconds: float) -> float | None:
+        price = self.machine.spec.usd_per_device_hour
+        return None if price is None else cost_usd(float(price), self.job.devices, seconds * 1e9)
 
     def _forward_flops(self, tokens: int, keys: float) -> float:
         model = self.model
@@ -213,7 +265,7 @@ class PlanTimes:
         """
         if layout.cp == 1:
             return 0.0, 0.0
-        forward, backward = self._attention(layout.tp, layout.microbatch, tokens)
+        forward, backward, _ = self._attention(layout.tp, layout.microbatch, tokens)
         config = config_of(self.model, layout.tp, False)
         elements = layout.microbatch * tokens * 2 * config.local_kv_size
         send = self._collective("send_recv", 2, layout.tp, elements, _ITEM)
@@ -231,7 +283,7 @@ class PlanTimes:
             return 0.0, 0.0
         rows = max(1, -(-tokens * model.top_k * layout.ep // model.experts))
         local = model.experts // layout.ep
-        forward, backward = self._experts(layout.tp, local, rows, passes > 1)
+        forward, backward, _ = self._experts(layout.tp, local, rows, passes > 1)
         if layout.ep > 1:
             elements = tokens * model.top_k * model.hidden // layout.tp
             elements += -elements % layout.ep
@@ -240,10 +292,22 @@ class PlanTimes:
             forward, backward = forward + 2 * exchange, backward + 2 * exchange
         return forward, backward if passes > 1 else 0.0
 
-    def _sums_us(self, layout: Layout) -> tuple[float, int, float]:
-        """Return the time, the calls and the bytes of summing gradients and gathering weights."""
+    def _ring_watts(self, layout: Layout, tokens: int) -> float | None:
+        if layout.cp == 1:
+            return 0.0
+        return self._attention(layout.tp, layout.microbatch, tokens)[2]
+
+    def _experts_watts(self, layout: Layout, tokens: int, passes: int) -> float | None:
+        model = self.model
+        if not model.experts:
+            return 0.0
+        rows = max(1, -(-tokens * model.top_k * layout.ep // model.experts))
+        return self._experts(layout.tp, model.experts // layout.ep, rows, passes > 1)[2]
+
+    def _sums_us(self, layout: Layout) -> _GradientSums:
+        """Return what summing gradients and gathering weights takes."""
         dense, routed = weights_per_rank(self.model, layout)
-        total, calls, sent = 0.0, 0, 0.0
+        total, calls, sent, drawn = 0.0, 0, 0.0, 0.0
         groups = (
             (dense, layout.dp * layout.cp, 1),
             (routed, layout.dp * layout.cp // layout.ep, layout.ep),
@@ -253,11 +317,16 @@ class PlanTimes:
                 continue
             part = -(-int(elements) // copies) * copies
             stride = layout.tp * apart
-            total += self._collective("reduce_scatter", copies, stride, part, _GRADIENT)
-            total += self._collective("all_gather", copies, stride, part, _ITEM)
+            for op, item in (("reduce_scatter", _GRADIENT), ("all_gather", _ITEM)):
+                time_us, watts = self._collective_cost(op, copies, stride, part, item)
+                total += time_us
+                drawn += time_us * (watts or 0.0)
             calls += 2
             sent += part * (_GRADIENT + _ITEM)
-        return total, calls, sent
+        return _GradientSums(total, calls, sent, drawn / total if total else 0.0)
+
+    def _collective(self, op: str, ranks: int, stride: int, elements: int, item: int) -> float:
+        return self._collective_cost(op, ranks, stride, elements, item)[0]
 
     def _run_layer(self, size: int, parallel: bool, sequences: int, tokens: int) -> StepTime:
         steps = Steps(self._of(size), Stack(sequence_parallel=parallel))
@@ -278,7 +347,7 @@ class PlanTimes:
     def _of(self, size: int) -> Machine:
         return changed_machine(self.machine, {}, num_sips=max(size, 1))
 
-    def _run_attention(self, size: int, sequences: int, tokens: int) -> tuple[float, float]:
+    def _run_attention(self, size: int, sequences: int, tokens: int) -> _Alone:
         config = config_of(self.model, size, False)
         heads = tp.TransformerLayer.heads(config)
 
@@ -290,10 +359,9 @@ class PlanTimes:
             attention.backward(out)
             return middle
 
-        forward, backward = self._alone(program)
-        return forward, backward
+        return self._alone(program)
 
-    def _run_experts(self, size: int, local: int, rows: int, trains: bool) -> tuple[float, float]:
+    def _run_experts(self, size: int, local: int, rows: int, trains: bool) -> _Alone:
         model = self.model
         inner = max(1, model.expert_intermediate // size)
 
@@ -315,8 +383,8 @@ class PlanTimes:
 
         return self._alone(program)
 
-    def _alone(self, program: Callable[[RuntimeContext], Any]) -> tuple[float, float]:
-        """Return the times of a program's two parts on one device, in microseconds."""
+    def _alone(self, program: Callable[[RuntimeContext], Any]) -> _Alone:
+        """Return the times of a program's two parts on one device, and what it draws."""
         found: list[tuple[float, float]] = []
 
         def rank(_: int, torch: RuntimeContext) -> None:
@@ -327,11 +395,16 @@ class PlanTimes:
             torch.ahbm.synchronize()
             found.append((begin.elapsed_time(middle) * 1e3, middle.elapsed_time(end) * 1e3))
 
-        ModelRuns(self._of(1), Stack()).run(1, rank)
-        return found[0]
+        log = ModelRuns(self._of(1), Stack()).run(1, rank).op_log
+        forward, backward = found[0]
+        begin_ps = log.end_ps - round((forward + backward) * 1e6)
+        watts = average_watts(log, self._of(1), 1, begin_ps, log.end_ps)
+        return forward, backward, watts
 
-    def _run_collective(self, op: str, ranks: int, stride: int, elements: int, item: int) -> float:
-        """Return the time of a collective of every ``stride``-th device, on idle links.
+    def _run_collective(
+        self, op: str, ranks: int, stride: int, elements: int, item: int
+    ) -> tuple[float, float | None]:
+        """Return time and watts of a collective of every ``stride``-th device, on idle links.
 
         Groups beside it have their own links to the network, as the links of a node are counted.
         """
@@ -339,12 +412,12 @@ class PlanTimes:
         if node and stride % node == 0:
             changes = {"links.scale_out.sips_per_node": 1}
             machine = changed_machine(self.machine, changes, num_sips=ranks)
-            return collective_us(machine, Asked(op, ranks, elements, item), tuple(range(ranks)))
+            return collective_cost(machine, Asked(op, ranks, elements, item), tuple(range(ranks)))
         room = ranks * stride
         room += -room % node if node else 0
         machine = changed_machine(self.machine, {}, num_sips=max(room, 1))
         sips = tuple(range(0, ranks * stride, stride))
-        return collective_us(machine, Asked(op, ranks, elements, item), sips)
+        return collective_cost(machine, Asked(op, ranks, elements, item), sips)
 
     def _share_of_collectives(
         self, size: int, parallel: bool, tokens: int, training: bool = True

@@ -19,6 +19,7 @@ from kernbench.accuracy.validation.rows.harness import Harness
 from kernbench.accuracy.validation.rows.problem import Problem
 from kernbench.dtypes import DType
 from kernbench.hardware import Machine, SipSpec
+from kernbench.op_log import average_watts
 from kernbench.ops import GemmTile
 from kernbench.runtime_api import KernelEngine, RuntimeContext
 from kernbench.tp import TransformerConfig
@@ -65,6 +66,8 @@ class PassTime:
 
     layer_us: float
     rest_us: float
+    watts: float | None = None
+    """What a device draws above idle meanwhile; None where the machine does not say."""
 
     def total_us(self, layers: int) -> float:
         """Return the time of a pass through this many layers."""
@@ -96,8 +99,8 @@ class ModelRuns:
         self._engine = KernelEngine(machine)
         self._tiles = TunedTiles(machine)
 
-    def run(self, num_ranks: int, program: Callable[[int, RuntimeContext], None]) -> None:
-        """Run a program on ranks that are a model-parallel group."""
+    def run(self, num_ranks: int, program: Callable[[int, RuntimeContext], None]) -> RuntimeContext:
+        """Run a program on ranks that are a model-parallel group, and return its run."""
         with RuntimeContext(
             self.machine, num_ranks, data=False, kernel_engine=self._engine
         ) as torch:
@@ -110,6 +113,7 @@ class ModelRuns:
                 program(rank, torch)
 
             torch.multiprocessing.spawn(rank_program, nprocs=num_ranks)
+        return torch
 
 
 class Passes(ModelRuns):
@@ -123,9 +127,12 @@ class Passes(ModelRuns):
         """Return the time of a pass from an idle device to its end on all ranks."""
         marks: list[float] = []
         program = partial(self._rank, model=model, asked=asked, marks=marks)
-        self.run(model.config.tp_size, program)
+        run = self.run(model.config.tp_size, program)
         layer_us = marks[LAYERS] - marks[LAYERS - 1]
-        return PassTime(layer_us, marks[-1] - LAYERS * layer_us)
+        end_ps = run.op_log.end_ps
+        begin_ps = end_ps - round(marks[-1] * 1e6)
+        watts = average_watts(run.op_log, self.machine, model.config.tp_size, begin_ps, end_ps)
+        return PassTime(layer_us, marks[-1] - LAYERS * layer_us, watts)
 
     def _rank(
         self, rank: int, torch: RuntimeContext, model: Model, asked: Pass, marks: list[float]

@@ -7,7 +7,7 @@ program would run them, without data, and all others are assumed to take as long
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +15,7 @@ from kernbench import ops, tp
 from kernbench.accuracy.validation.predictors.passes import LAYERS, Model, ModelRuns
 from kernbench.accuracy.validation.predictors.stacks import Stack
 from kernbench.hardware import Machine
+from kernbench.op_log import average_watts
 from kernbench.runtime_api import RuntimeContext
 
 
@@ -38,6 +39,8 @@ class StepTime:
         update_us: The optimizer's step for a layer.
         layer_elements: Parameters of a layer on this rank.
         ends_elements: Parameters of the embedding, and of the output where it has its own.
+        watts: What a device draws above idle until the update; None where nothing says.
+        update_watts: The same of the update.
     """
 
     forward_us: float
@@ -47,6 +50,8 @@ class StepTime:
     update_us: float
     layer_elements: int
     ends_elements: int
+    watts: float | None = None
+    update_watts: float | None = None
 
 
 class Steps(ModelRuns):
@@ -59,16 +64,23 @@ class Steps(ModelRuns):
     def _time(self, model: Model, asked: Microbatch) -> StepTime:
         """Return the times of a step's parts, on the slowest path over all ranks."""
         found: list[StepTime] = []
+        marks: list[int] = []
 
         def program(rank: int, torch: RuntimeContext) -> None:
             run = _RankLayers(torch, model, asked, self.stack)
             run.step()
             if rank == 0:
                 found.append(run.measured())
+                marks.extend(run.marks_ps)
 
-        self.run(model.config.tp_size, program)
+        ranks = model.config.tp_size
+        log = self.run(ranks, program).op_log
         (step,) = found
-        return step
+        return replace(
+            step,
+            watts=average_watts(log, self.machine, ranks, marks[0], marks[-2]),
+            update_watts=average_watts(log, self.machine, ranks, marks[-2], marks[-1]),
+        )
 
 
 class _RankLayers:
@@ -154,6 +166,11 @@ class _RankLayers:
             layer_elements=self._elements,
             ends_elements=table if self._config.tied_embeddings else 2 * table,
         )
+
+    @property
+    def marks_ps(self) -> list[int]:
+        """When the marks were passed."""
+        return [mark.handle.end_ps for mark in self._marks]
 
     def _mark(self) -> None:
         self._marks.append(self._torch.ahbm.current_stream().record_event())

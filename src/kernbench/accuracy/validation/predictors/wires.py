@@ -72,7 +72,19 @@ def _node(machine: Machine) -> int:
 
 def collective_us(machine: Machine, asked: Asked, sips: tuple[int, ...]) -> float:
     """Return the time of a collective on idle links."""
+    return collective_cost(machine, asked, sips)[0]
+
+
+def collective_cost(
+    machine: Machine, asked: Asked, sips: tuple[int, ...]
+) -> tuple[float, float | None]:
+    """Return the time of a collective on idle links, and what a device draws above idle."""
     network = Network(machine)
     choice = network.selector.choose(asked, sips)
     placed = network.run(choice.build(asked), sips, (0,) * len(sips), choice.protocol)
-    return placed.template.duration_ps / 1e6
+    template, power = placed.template, machine.sip.power
+    watts = None
+    if power is not None:
+        drawn_pj = sum(template.energy_pj.values()) / len(sips)
+        watts = float(power.active_w) + drawn_pj / max(template.duration_ps, 1)
+    return template.duration_ps / 1e6, watts
