@@ -11,14 +11,21 @@ import statistics
 from pathlib import Path
 from time import process_time
 
+import pytest
 from typer.testing import CliRunner
 
 from conftest import Goal
 from kernbench.cli.app import app
+from tests.page.browser import MISSING, browser
 
 RUN = ("run", "tp_mlp", "--machine", "ahbm:64", "--ranks", "64", "--no-data", "-p", "iterations=80")
 REPETITIONS = 5
 MEGABYTE = 1e6
+FIRST_PICTURE = """
+    while (!document.documentElement.dataset.ready)
+        await new Promise((next) => setTimeout(next, 10));
+    return performance.getEntriesByName("first-contentful-paint")[0].startTime;
+"""
 
 
 def seconds(*arguments: str) -> float:
@@ -46,3 +53,20 @@ def test_keeping_and_explaining_a_run(goal: Goal, tmp_path: Path) -> None:
         took = seconds("trace", str(kept), str(traced))
         print(f"  {name}: {took:.1f} s")
         goal(f"the same, {name}", traced.stat().st_size / MEGABYTE, 5, " MB")
+
+
+def test_a_run_as_a_page(goal: Goal, tmp_path: Path) -> None:
+    kept, page = tmp_path / "kept.run", tmp_path / "page.html"
+    seconds(*RUN, "--save", str(kept))
+    goal(
+        "kernbench report of that run, CPU time",
+        seconds("report", str(kept), "-o", str(page)),
+        10,
+        " s",
+    )
+    goal("the same, the page", page.stat().st_size / MEGABYTE, 8, " MB")
+    if MISSING:
+        pytest.skip(f"when the first picture is there: {MISSING}")
+    with browser() as window:
+        window.open(page)
+        goal("the same, first picture in a browser", window.run(FIRST_PICTURE) / 1000, 2, " s")

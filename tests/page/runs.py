@@ -18,7 +18,7 @@ def kept(path: Path, log: OpLog, ranks: int, *, program: str = "bench.py") -> Sa
     """Save a log of a LogBuilder as a run of ahbm, and load it."""
     for each in log.instances:
         each.launch_id += 1  # runs count from 1; 0 is nobody
-    machine = load_machine("ahbm", ranks)
+    machine = load_machine(f"ahbm:{ranks}", ranks)
     report = {**build_report(log, machine, ranks=ranks, wall_s=1.0)}
     with path.open("w+b") as out:
         save_run(out, log, machine, report, program=program)

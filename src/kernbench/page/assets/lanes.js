@@ -41,11 +41,17 @@ function unpackLane({ rank, kind, label, count }, slices, first) {
   return lane;
 }
 
+// The critical path as a lane: its segments follow each other without a gap.
 function pathOf(columns) {
-  const end = columns.start.map((start, i) => start + columns.duration[i]);
+  const { rows: count, start, duration } = columns;
+  const end = start.map((each, i) => each + duration[i]);
+  const busy = new Float64Array(count + 1);
   const onPath = new Set();
-  columns.launch.forEach((launch, i) => launch && onPath.add(`${launch} ${columns.rank[i]}`));
-  return { ...columns, end, count: columns.rows, has: (launch, rank) => onPath.has(`${launch} ${rank}`) };
+  for (let i = 0; i < count; i++) {
+    busy[i + 1] = busy[i] + duration[i];
+    if (columns.launch[i]) onPath.add(`${columns.launch[i]} ${columns.rank[i]}`);
+  }
+  return { ...columns, count, end, reach: end, busy, has: (launch, rank) => onPath.has(`${launch} ${rank}`) };
 }
 
 // Per kernel and engine: its slices, and the share of the kernel's time in which it is busy.

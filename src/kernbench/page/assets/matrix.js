@@ -18,7 +18,7 @@ function communicationMatrix(found, width) {
     y: { domain: d3.range(size), label: "↓ sending rank", ticks: labels, tickFormat, tickSize: 3, padding: size > 24 ? 0 : 0.06 },
     color: { type: "linear", legend: size > 8, label: "bytes from one rank to another", tickFormat: (bytes) => formatBytes(bytes), ticks: 4, domain: [0, most], interpolate: dark ? (t) => d3.interpolateViridis(0.15 + 0.85 * t) : (t) => d3.interpolateViridis(1 - 0.9 * t) },
     marks: [
-      Plot.cell(cells, { x: "to", y: "from", fill: "bytes", title: (cell) => `${named(cell.from)} sends ${formatBytes(cell.bytes)} to ${named(cell.to)}`, tip: { fill: themed("--paper"), stroke: themed("--line") } }),
+      Plot.cell(cells, { x: "to", y: "from", fill: "bytes", shapeRendering: size > 24 ? "crispEdges" : undefined, title: (cell) => `${named(cell.from)} sends ${formatBytes(cell.bytes)} to ${named(cell.to)}`, tip: { fill: themed("--paper"), stroke: themed("--line") } }),
       ...(size <= 8 ? [Plot.text(cells, { x: "to", y: "from", text: (cell) => formatBytes(cell.bytes), fill: (cell) => ((cell.bytes / most > 0.5) === !dark ? "#fff" : "#16191d") })] : []),
       Plot.frame({ strokeOpacity: 0.3 }),
     ],

@@ -62,6 +62,15 @@ class Timeline {
       y += row.height + row.gap;
     }
     this.rows = rows;
+    this.rowsOf = new Map();
+    for (const row of rows) {
+      if (row.rank === undefined) continue;
+      const own = this.rowsOf.get(row.rank) ?? { whole: null, host: null, streams: [] };
+      if (row.kind === "rank") own.whole = row;
+      else if (row.kind === "lane" && row.lanes[0].kind === "host") own.host = row;
+      else if (row.kind === "lane") own.streams.push(row);
+      this.rowsOf.set(row.rank, own);
+    }
     this.height = Math.min(MOST_HEIGHT, HEAD + y + 4);
     this.box.style.height = `${this.height + 2}px`;
     this.spacer.style.height = `${HEAD + y + 4 - this.height}px`;
@@ -187,44 +196,36 @@ class Timeline {
   }
 
   // The row on which something of a rank is drawn: its host, a stream, or all of it.
-  rowOf(rank, launch, isHost) {
-    let fallback = null;
-    for (const row of this.rows) {
-      if (row.rank !== rank) continue;
-      if (row.kind === "rank") return row;
-      if (row.kind !== "lane") continue;
-      const lane = row.lanes[0];
-      if (isHost) {
-        if (lane.kind === "host") return row;
-      } else if (lane.kind === "stream") {
-        fallback ??= row;
-        if (lane.launches === undefined) lane.launches = new Set(lane.launch);
-        if (lane.launches.has(launch)) return row;
-      }
-    }
-    return fallback;
+  rowOf(rank, launch) {
+    const own = this.rowsOf.get(rank);
+    if (!own) return null;
+    if (own.whole || !launch) return own.whole ?? own.host;
+    if (own.streams.length < 2) return own.streams[0] ?? null;
+    return own.streams.find((row) => {
+      const [lane] = row.lanes;
+      lane.launches ??= new Set(lane.launch);
+      return lane.launches.has(launch);
+    }) ?? own.streams[0];
   }
 
   drawPathOnRows(pen) {
     const { path } = this.model;
     const { context } = this;
-    let first = firstAbove(path.end, this.view.from);
     let before = null;
     context.fillStyle = this.ink;
-    for (let i = first; i < path.count && path.start[i] < this.view.to; i++) {
-      const row = this.rowOf(path.rank[i], path.launch[i], !path.launch[i]);
-      if (row === null) continue;
+    pen.eachVisible(path, (i, j, x, width) => {
+      const which = j - i > 1 ? pen.longest(path, i, j) : i;
+      const row = this.rowOf(path.rank[which], path.launch[which]);
+      if (!row) return;
       const y = this.top(row) + row.height - 1;
-      const x = Math.max(pen.x(path.start[i]), GUTTER);
-      const end = Math.min(pen.x(path.end[i]), GUTTER + pen.width);
-      context.fillRect(x, y, Math.max(end - x, 0.5), 2);
+      context.fillRect(x, y, Math.max(width, 0.5), 2);
       if (before !== null && before !== y) {
         context.globalAlpha = 0.55;
         context.fillRect(x - 0.5, Math.min(before, y), 1, Math.abs(before - y) + 2);
         context.globalAlpha = 1;
       }
       before = y;
-    }
+    });
   }
 
   drawLabels(shown) {
@@ -258,12 +259,11 @@ class Timeline {
     context.fillStyle = this.ink;
     context.fillText("critical path", 21, AXIS + PATH / 2);
     const { path, things } = this.model;
-    for (let i = firstAbove(path.end, this.view.from); i < path.count && path.start[i] < this.view.to; i++) {
-      const x = Math.max(pen.x(path.start[i]), GUTTER);
-      const end = Math.min(pen.x(path.end[i]), GUTTER + pen.width);
-      const { name, kind } = things[path.thing[i]];
-      pen.slice(this.colorOf(path.thing[i]), x, AXIS + 2, Math.max(end - x, 0.5), PATH - 5, 1, name || kind);
-    }
+    pen.eachVisible(path, (i, j, x, width, share) => {
+      const which = j - i > 1 ? pen.longest(path, i, j) : i;
+      const { name, kind } = things[path.thing[which]];
+      pen.slice(this.colorOf(path.thing[which]), x, AXIS + 2, width, PATH - 5, share, name || kind);
+    });
   }
 
   // What is at a place of the canvas: {row, lane, index}, a link, or a segment of the path.
@@ -346,7 +346,7 @@ class Timeline {
       if (index < 0) continue;
       const length = lane.end[index] - lane.start[index];
       this.show(lane.start[index] - 4 * length, 9 * length);
-      const row = this.rowOf(rank, launch, false);
+      const row = this.rowOf(rank, launch);
       this.box.scrollTop = Math.max(0, row.y - 60);
       this.drawNow();
       const pen = new Pen(this.context, this.view, GUTTER, this.width - GUTTER - 8);
