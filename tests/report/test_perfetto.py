@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kernbench.analysis import critical_path
 from kernbench.hardware import load_machine
+from kernbench.memory import Allocation, AllocationLog
 from kernbench.op_log import HostRange, HostSpan, OpLog
 from kernbench.report import write_trace
 from tests.logs import LogBuilder, kernel, ring, small_log
@@ -145,6 +146,26 @@ def test_the_power_counter_begins_and_ends_with_the_idle_device(tmp_path: Path) 
         ]
         assert (drawn[0], drawn[-1]) == (idle_w, idle_w)
         assert min(drawn) == idle_w
+
+
+def test_the_memory_counter_has_every_peak(tmp_path: Path) -> None:
+    log = small_log()
+    log.allocations = allocations = AllocationLog()
+    size = 1 << 20
+    for number in range(3_000):
+        made = Allocation(
+            0, 1, size, size, allocations.next_event(), 1_000_000 * number, "x", (), ""
+        )
+        allocations.entries.append(made)
+        if number != 1_717:
+            allocations.ended(made, 1_000_000 * number + 500_000)
+    events = traced(log, tmp_path)
+    counted = [(e["ts"], e["args"]["MiB"]) for e in events if e["name"] == "memory"]
+    # One of 3,000 that come and go stays.
+    assert len(counted) <= 2_000
+    assert max(counted, key=lambda each: each[1])[1] == 2.0
+    assert {value for at, value in counted if at < 1_717} == {1.0}
+    assert {value for at, value in counted if 1_719 < at < 2_999} == {2.0}
 
 
 @pytest.mark.adr("0010-D6")

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from kernbench.analysis.tables import SHOWN_LINES, TableColumn, fitting_table
 from kernbench.errors import UsageError
-from kernbench.memory import NEVER, Allocation, Phase
+from kernbench.memory import NEVER, Allocation, Phase, steps_in_use
 from kernbench.report import format_ns, format_share, format_size
 
 if TYPE_CHECKING:
@@ -99,17 +99,11 @@ class _RankUse:
     def __init__(self, key: tuple[int, int], entries: list[Allocation]) -> None:
         self.rank, self.device = key
         self.entries = entries
-        freed = [each for each in entries if each.end != NEVER]
-        numbers = _ints([*(a.begin for a in entries), *(a.end for a in freed)])
-        times_ps = _ints([*(a.begin_ps for a in entries), *(a.end_ps for a in freed)])
-        sizes = _ints([*(a.size_bytes for a in entries), *(-a.size_bytes for a in freed)])
-        order = np.argsort(numbers)
-        self.times_ps: Column = np.maximum.accumulate(times_ps[order])
-        self.in_use: Column = np.cumsum(sizes[order])
+        numbers, self.times_ps, self.in_use = steps_in_use(entries)
         peak = int(np.argmax(self.in_use))
         self.peak_bytes = int(self.in_use[peak])
         self.peak_ps = int(self.times_ps[peak])
-        event = int(numbers[order][peak])
+        event = int(numbers[peak])
         self.alive = [
             each
             for each in entries

@@ -1,6 +1,6 @@
 """Virtual addresses, the HBM allocator of a SIP, and the bytes of live buffers."""
 
-from kernbench.memory.allocations import NEVER, Allocation, AllocationLog, Phase
+from kernbench.memory.allocations import NEVER, Allocation, AllocationLog, Phase, steps_in_use
 from kernbench.memory.buffers import POISON, Buffer, DeviceMemory, sip_base, sip_of
 from kernbench.memory.byte_pool import BytePool
 
@@ -15,4 +15,5 @@ __all__ = [
     "Phase",
     "sip_base",
     "sip_of",
+    "steps_in_use",
 ]

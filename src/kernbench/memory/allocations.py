@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 NEVER = -1
 """The end of an allocation that was not freed."""
@@ -65,6 +69,21 @@ class Allocation:
             self.phase = phase
 
 
+def steps_in_use(
+    entries: Sequence[Allocation],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return what some allocations have in use after each of their events.
+
+    That is: the numbers of the events, their times in ps, the bytes that are in use from each on.
+    """
+    freed = [each for each in entries if each.end != NEVER]
+    numbers = np.array([*(a.begin for a in entries), *(a.end for a in freed)], np.int64)
+    times_ps = np.array([*(a.begin_ps for a in entries), *(a.end_ps for a in freed)], np.int64)
+    sizes = np.array([*(a.size_bytes for a in entries), *(-a.size_bytes for a in freed)], np.int64)
+    order = np.argsort(numbers)
+    return numbers[order], np.maximum.accumulate(times_ps[order]), np.cumsum(sizes[order])
+
+
 class AllocationLog:
     """The allocations of a run, in order."""
 
@@ -73,6 +92,10 @@ class AllocationLog:
         self.next_event = count().__next__
         """Returns the number of the next event. Python may free memory at any moment, also while
         another event is being noted."""
+
+    def on(self, sip_id: int) -> list[Allocation]:
+        """Return the allocations on one SIP."""
+        return [each for each in self.entries if each.sip_id == sip_id]
 
     def ended(self, allocation: Allocation, end_ps: int) -> None:
         """Note that an allocation is freed."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from kernbench.commands import PE_ENGINES
 from kernbench.hardware import Machine
+from kernbench.memory import steps_in_use
 from kernbench.op_log import (
     Column,
     HostRange,
@@ -24,7 +25,12 @@ from kernbench.op_log import (
 )
 from kernbench.outputs import as_text, whole_file
 from kernbench.report.events import EventFile, Track
-from kernbench.report.rates import MOST_COUNTER_POINTS, rate_steps, thinned_steps
+from kernbench.report.rates import (
+    MOST_COUNTER_POINTS,
+    highest_steps,
+    rate_steps,
+    thinned_steps,
+)
 from kernbench.report.slices import merged_slices
 from kernbench.report.timeline import Timeline, TrackKey, TrackSlices
 from kernbench.report.track_events import TrackEventFile
@@ -64,7 +70,8 @@ def write_trace(
     """Write the timeline of a run.
 
     A group of tracks per rank (what its host did, and the ranges that its program has named), per
-    SIP (its streams, its engines, HBM bandwidth and power as counters), and one of all links.
+    SIP (its streams, its engines; HBM bandwidth, power and memory in use as counters), and one of
+    all links.
     Arrows lead from launches to kernels and from senders to receivers. Rows of an engine that
     overlap are drawn as one slice; a run with more than about ``most_slices`` slices is thinned by
     joining neighbours, and ``args.merged`` of a slice says of how many it is made. A
@@ -190,6 +197,7 @@ class _TraceWriter:
             self._write_engines(events, pid, sip)
             self._write_hbm(events, pid, sip)
             self._write_power(events, pid, sip)
+            self._write_memory(events, pid, sip)
         self._write_links(events, first + max(sips, default=-1) + 1)
         self._write_transfers(events)
 
@@ -365,6 +373,15 @@ class _TraceWriter:
         for times, watts in (self.power[rank] for rank in ranks[:1]):
             for time_ps, value in _columns(*thinned_steps(times, watts, MOST_COUNTER_POINTS)):
                 events.counter(pid, "power", "W", time_ps, round(value, 1))
+
+    def _write_memory(self, events: Events, pid: int, sip: int) -> None:
+        allocations = self.log.allocations
+        here = [] if allocations is None else allocations.on(sip)
+        if here:
+            _, times_ps, in_use = steps_in_use(here)
+            points = highest_steps(times_ps, in_use, MOST_COUNTER_POINTS)
+            for time_ps, size_bytes in _columns(*points):
+                events.counter(pid, "memory", "MiB", time_ps, round(size_bytes / (1 << 20), 3))
 
     def _write_transfers(self, events: Events) -> None:
         """Write an arrow per transfer from the sender's slice to the receiver's."""

@@ -28,6 +28,26 @@ def rate_steps(start_ps: Column, end_ps: Column, size_bytes: Column) -> tuple[Co
     return times, np.maximum(np.round(steps, 3), 0.0)
 
 
+def highest_steps(times_ps: Column, values: Column, most: int) -> tuple[Column, Column]:
+    """Return steps as they are, or about as many as ``most``: the highest in equal parts of time.
+
+    >>> times, values = highest_steps(np.array([0, 1, 2, 3]), np.array([2, 5, 1, 0]), 2)
+    >>> times.tolist(), values.tolist()
+    ([1, 2], [5, 1])
+    """
+    if len(times_ps) <= most:
+        return times_ps, values
+    edges = np.linspace(times_ps[0], times_ps[-1], most + 1)[:-1]
+    starts = np.unique(np.searchsorted(times_ps, edges))
+    highest = np.maximum.reduceat(values, starts)
+    stops = np.append(starts[1:], len(values))
+    at = [
+        start + int(np.argmax(values[start:stop]))
+        for start, stop in zip(starts, stops, strict=True)
+    ]
+    return times_ps[at], highest
+
+
 def thinned_steps(times_ps: Column, values: Column, most: int) -> tuple[Column, Column]:
     """Return steps as they are, or as many as ``most``: means over equal parts of the time.
 
