@@ -118,7 +118,21 @@ for mine, other in zip(on_device, (x, y), strict=True):
     near(mine.grad, other.grad)
 
 
+# Results of libraries lie as a GPU's do, which the compiler expects.
+def transformed(x):
+    spectrum = torch.fft.rfftn(x)
+    return torch.fft.irfftn(spectrum * 2, x.shape), torch.linalg.svdvals(x) + 1
+
+
+x = torch.randn(4, 6, 5)
+for mine, expected in zip(torch.compile(transformed)(x.cuda()), transformed(x), strict=True):
+    near(mine, expected)
+
+
 # Tensors of one element, whose number the compiler knows, are where the program made them.
+x = torch.randn(3, 4)
+
+
 def constants(x):
     one = torch.tensor([3], device="cuda")
     other = one * 2 + 1

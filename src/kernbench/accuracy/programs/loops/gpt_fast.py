@@ -1,6 +1,6 @@
-"""Decoding by gpt-fast's own model and loop, with random weights, eagerly.
+"""Decoding by gpt-fast's own model and loop, with random weights.
 
-arguments: name of the model, tensor-parallel or not by WORLD_SIZE.
+arguments: name of the model, tensor-parallel or not by WORLD_SIZE; ``compiled`` for --compile.
 
 Runs model.py, tp.py and the functions of generate.py of the folder that it is given.
 """
@@ -12,9 +12,12 @@ import torch
 
 from kernbench.accuracy.programs.loops.timing import say, seconds_of
 
+WARM_TOKENS = 3
+
 
 def main() -> None:
     """Time tokens."""
+    import generate
     from generate import decode_n_tokens, prefill
     from model import Transformer
 
@@ -37,7 +40,13 @@ def main() -> None:
     token = prefill(model, prompt, torch.arange(6, device="cuda"), temperature=0.8, top_k=200)
     place = torch.tensor([6], device="cuda", dtype=torch.int)
     given = {"temperature": 0.8, "top_k": 200}
-    decode_n_tokens(model, token.view(1, -1), place, 1, **given)
+    if "compiled" in sys.argv[2:]:
+        generate.decode_one_token = torch.compile(
+            generate.decode_one_token, mode="reduce-overhead", fullgraph=True
+        )
+    # A graph is captured at the second token.
+    for _ in range(WARM_TOKENS):
+        decode_n_tokens(model, token.view(1, -1), place, 1, **given)
     found = seconds_of(lambda: decode_n_tokens(model, token.view(1, -1), place, 3, **given))
     if rank == 0:
         say(found / 3)

@@ -136,9 +136,9 @@ def test_rows_that_were_compiled_are_compiled_but_where_the_user_asks_for_eager_
         assert (asked.args[-1], asked.is_compiled) == (how, True)
     with pytest.raises(ProgramError, match="no compiler of PyTorch's is 'nvprims_nvfuser'"):
         PREDICTOR.asked(row(tmp_path, **dash, compile="nvprims_nvfuser"))
-    gpt_fast = {"source": "gpt-fast-blog", "model": "Llama-2-7B", "dtype": "bf16"}
-    with pytest.raises(ProgramError, match="no compiled program is described for gpt-fast-blog"):
-        PREDICTOR.asked(row(tmp_path, **gpt_fast, compile="yes"))
+    gpt_fast = {"source": "gpt-fast-blog", "model": "Llama-2-7B", "dtype": "bf16", "n_devices": 1}
+    asked = PREDICTOR.asked(row(tmp_path, **gpt_fast, compile="yes (reduce-overhead)")).program
+    assert (asked.args[-1], asked.is_compiled) == ("compiled", True)
     with pytest.raises(ProgramError, match=r"no mode of torch.compile in 'yes'"):
         PREDICTOR.asked(row(tmp_path, **vision, compile="yes"))
     monkeypatch.setenv("KERNBENCH_COMPILE", "eager")
@@ -303,6 +303,7 @@ def test_a_rate_of_torchtitan_is_of_the_tokens_of_a_device(tmp_path: Path) -> No
     for more, reason in (
         ({"dtype": "bf16+float8"}, "float8"),
         ({"model": "Llama-9"}, "Llama-9 is not described"),
+        ({"compile": "yes"}, "no compiled program is described for torchtitan-202412"),
     ):
         with pytest.raises(ProgramError, match=reason):
             PREDICTOR.asked(row(tmp_path, **{**fields, **more}))

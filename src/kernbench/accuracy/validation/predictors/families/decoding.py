@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kernbench.accuracy.programs import ProgramError, folder_of, loop
-from kernbench.accuracy.validation.predictors.families.chosen import ChosenProgram
+from kernbench.accuracy.validation.predictors.families.chosen import ChosenProgram, is_compiled
 from kernbench.accuracy.validation.rows.reference import Row
 
 _COMMIT = "32971d3"
@@ -24,7 +24,7 @@ _NAMES = {
 
 
 def gpt_fast(row: Row, programs: Path) -> ChosenProgram:
-    """A token by the eager loop of generate.py.
+    """A token by the loop of generate.py, with --compile where the row was compiled.
 
     Raises:
         ProgramError: The model has no config there, or its weights are quantised.
@@ -36,4 +36,6 @@ def gpt_fast(row: Row, programs: Path) -> ChosenProgram:
         raise ProgramError("gpt-fast with quantised weights is not described")
     folder = folder_of(programs, "gpt-fast", _COMMIT)
     made = loop("gpt_fast", name, ranks=row.integer("n_devices"), needs=("sentencepiece",))
+    if is_compiled(row):
+        made = replace(made, args=(*made.args, "compiled"), is_compiled=True)
     return ChosenProgram(program=replace(made, paths=(folder,)))
