@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kernbench.errors import UsageError
-from kernbench.retime.player import Player
-from kernbench.runtime_api import KernelEngine, RuntimeContext
+from kernbench.runtime_api import KernelEngine, Player, RuntimeContext
 
 if TYPE_CHECKING:
     from kernbench.commands import Tf32
@@ -53,11 +52,19 @@ class Retiming:
         run = self.context.run
         run.remarks.append(self._remarks)
         run.actions_of = self._actions_again
+        run.op_log.graphs.update(saved.graphs)
 
     def work(self) -> None:
         """Do what all ranks did."""
-        player = self._player = Player(self.context, self._actions, self._template_of)
+        player = self._player = self._make_player()(self.context, self._actions, self._template_of)
         player.play()
+
+    def _make_player(self) -> type[Player]:
+        if "pytorch" not in self._actions.described:
+            return Player
+        from kernbench.torch_bridge import torch_player
+
+        return torch_player()
 
     def _actions_again(self) -> Actions:
         """Return what is done, to be saved with this run."""

@@ -5,7 +5,6 @@ from kernbench.runtime_api.base.launch_attributes import PLAIN_LAUNCH, LaunchAtt
 from kernbench.runtime_api.base.rank_state import RankState
 from kernbench.runtime_api.base.run import Run
 from kernbench.runtime_api.base.streams import DeviceStream, Marker, WaitFor
-from kernbench.runtime_api.base.transfers import DeviceCommand
 from kernbench.runtime_api.collectives.collective import Collective
 from kernbench.runtime_api.collectives.disagreement import not_fitting
 from kernbench.runtime_api.collectives.work import Part, Signature, Work
@@ -13,11 +12,12 @@ from kernbench.runtime_api.front.context import RuntimeContext, current_context
 from kernbench.runtime_api.front.distributed import Distributed, ReduceOp
 from kernbench.runtime_api.front.groups import ProcessGroup
 from kernbench.runtime_api.front.multiprocessing import SpawnContext, SpawnException, StartedRank
+from kernbench.runtime_api.front.player import PlayedPart, Player
 from kernbench.runtime_api.launches.argument_errors import refuse_out_of_bounds
 from kernbench.runtime_api.launches.kept_launches import describe_launch, launch_of
 from kernbench.runtime_api.launches.kernel_engine import Grid, KernelEngine, Policies
-from kernbench.runtime_api.launches.kernel_plan import KernelEntry, KernelPlan
-from kernbench.runtime_api.launches.launcher import KernelLaunch, KernelLauncher
+from kernbench.runtime_api.launches.kernel_plan import KernelPlan
+from kernbench.runtime_api.launches.launcher import KernelLauncher
 from kernbench.runtime_api.launches.live_launch import LivePlan, Reach, run_on_copies, run_watched
 from kernbench.runtime_api.launches.tables import tables_of
 from kernbench.runtime_api.memory.host_tensor import HostMemory, LentMemory
@@ -31,15 +31,12 @@ __all__ = [
     "PLAIN_LAUNCH",
     "Action",
     "Collective",
-    "DeviceCommand",
     "DeviceStream",
     "Distributed",
     "Grid",
     "HostMemory",
     "Keeper",
     "KernelEngine",
-    "KernelEntry",
-    "KernelLaunch",
     "KernelLauncher",
     "KernelPlan",
     "LaunchAttributes",
@@ -47,6 +44,8 @@ __all__ = [
     "LivePlan",
     "Marker",
     "Part",
+    "PlayedPart",
+    "Player",
     "Policies",
     "ProcessGroup",
     "RankState",

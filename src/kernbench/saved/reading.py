@@ -66,6 +66,11 @@ class SavedRun:
         """World size."""
         return int(self.report["ranks"])
 
+    @property
+    def graphs(self) -> dict[str, tuple[str, ...]]:
+        """As ``OpLog.graphs``."""
+        return {name: tuple(names) for name, names in self._about["graphs"].items()}
+
     @cached_property
     def log(self) -> OpLog:
         """What the run did, and when."""

@@ -12,7 +12,7 @@ from kernbench.torch_bridge.base.versions import SUPPORTED, TorchVersionError, c
 from kernbench.torch_bridge.python.packages import check_private
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api import RuntimeContext
+    from kernbench.runtime_api import Player, RuntimeContext
 
 __all__ = [
     "SUPPORTED",
@@ -22,7 +22,20 @@ __all__ = [
     "check_ranks",
     "check_torch",
     "run_torchrun",
+    "torch_player",
 ]
+
+
+def torch_player() -> type[Player]:
+    """Return what does again what PyTorch programs did.
+
+    Raises:
+        TorchVersionError: PyTorch is missing, or a release that the bridge does not know.
+    """
+    check_torch()
+    from kernbench.torch_bridge.kept.player import TorchPlayer
+
+    return TorchPlayer
 
 
 def run_torchrun(

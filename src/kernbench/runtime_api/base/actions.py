@@ -17,6 +17,7 @@ from kernbench.saved import Actions, Actor
 
 if TYPE_CHECKING:
     from kernbench.clock import Handle, Rank, Simulation, Stream
+    from kernbench.op_log import OpLog
 
 
 class Action(IntEnum):
@@ -54,7 +55,55 @@ class Action(IntEnum):
     DRAIN = 13
     """Let everything come to its end."""
 
+    # Of hosts that run ahead of their devices, as those of PyTorch programs do.
+    PAY = 14
+    """Let a host spend what it owes: calls of Python, number of what it owes."""
+    SPEND = 15
+    """Let a host spend the time of a launch: number of a spend."""
+    OPERATION = 16
+    """An operation: timing, stream, number of a spend."""
+    COPY = 17
+    """A copy from or to the host, for which a launch was spent: work, stream."""
+    HOST_MARK = 18
+    """Record an event on a stream: stream."""
+    HOST_STREAM_WAITS = 19
+    """Make a stream wait for a handle: handle, stream."""
+    HOST_POLL = 20
+    """Ask whether something has ended: label."""
+    HOST_GLANCE = 21
+    """Look at what others have done: label."""
+    HOST_CLOCK = 22
+    """Read a clock."""
+    HOST_SLEEP = 23
+    """Sleep: picoseconds."""
+    CATCH_UP = 24
+    """Wait for the host's time."""
+    HOST_WAIT = 25
+    """Wait for a handle."""
+    HOST_READ = 26
+    """Read a result that the host has waited for."""
+    HOST_ALLOCATE = 27
+    """Get memory from the driver."""
+    WAIT_DATA = 28
+    """Wait until all ranks have called a collective: handle of the part."""
+    SET_KEY = 29
+    """Set a key that others may wait for: label."""
+    WAIT_KEYS = 30
+    """Wait until keys are set: their labels as a tuple, label."""
+    GRAPH_OPERATIONS = 31
+    """Operations that the latest spend has launched: timings as a tuple, stream."""
+    GRAPH_COPY = 32
+    """A copy that it has launched: work, stream."""
+    GRAPH_MARK = 33
+    """An event that it has launched: stream."""
+    GRAPH_STREAM_WAITS = 34
+    """A stream's wait that it has launched: handle, stream."""
 
+    TAIL = -2
+    """In place of who made a handle: whatever is last on a stream."""
+
+
+_COPIES = ("copy_from_host", "copy_to_host")
 _LAUNCH = Action.LAUNCH.value
 """Members of an enumeration take a look-up of their own."""
 
@@ -89,8 +138,17 @@ class Keeper:
         self._channels: dict[Hashable, int] = {}
         self._decided_by_data: list[tuple[dict[str, Any], Any]] = []
         self._spawns: dict[Any, int] = {}
+        self._spends: dict[tuple[str, str, int, int], int] = {}
+        self._owed: dict[int, int] = {}
+        self._owed_of: list[Any] = []
+        self._labels: dict[str, int] = {}
+        self._as_they_were: list[tuple[dict[str, Any], Any]] = []
+        self.origins: dict[Any, dict[str, Any]] = {}
+        """What operations of PyTorch are, by their timings."""
         self.about: dict[str, Any] = {}
         """What holds for all of the run."""
+        self.make_host: Callable[[Any, int], Any] | None = None
+        """Makes the host of a rank, for a run and its number, where a host runs ahead."""
         self.refused: dict[str, None] = {}
         """Why it cannot be done again."""
         self.asked = Counter[str]()
@@ -121,11 +179,13 @@ class Keeper:
         handle.made_by = (actor.number, len(actor.values) >> 2)
         actor.put((action, a, b, c))
 
-    def waits(self, action: int, handle: Handle, last: int = 0) -> None:
-        """Note an action on a handle."""
+    def waits(
+        self, action: int, handle: Handle, last: int = 0, *, is_pending: bool = False
+    ) -> None:
+        """Note an action on a handle, which ``is_pending`` or was when the action began."""
         maker, place = handle.made_by
-        if maker < 0:
-            if handle.done:
+        if maker == -1:
+            if handle.done and not is_pending:
                 return
             self.refused[f"it waits for {handle.describe()}"] = None
         self.put(action, maker, place, last)
@@ -212,6 +272,8 @@ class Keeper:
         channel: Hashable,
         queue: Stream | None,
         spans: tuple[int, ...] = (),
+        *,
+        has_host: bool = False,
     ) -> None:
         """Note that a rank brings a part to a collective, behind a stream and a channel."""
         number = self._meetings.get(meeting)
@@ -223,7 +285,10 @@ class Keeper:
         site = (part.site.file, part.site.line)
         key = (part.signature, part.sent, part.taken, part.called, part.sip_id, site, position,
                channel, stream)  # fmt: skip
-        work = self.work(key, lambda: _part(part, site, position, channel, stream))
+        work = self.work(
+            key,
+            lambda: {"has_host": has_host, **_part(part, site, position, channel, stream)},
+        )
         self.makes(part, Action.ARRIVE, number, work, self.number_of(spans))
 
     def spawns(self, spawn: Any, ranks: Sequence[Rank], number: int) -> None:
@@ -238,6 +303,50 @@ class Keeper:
     def joins(self, spawn: Any) -> None:
         """Note that ranks are waited for."""
         self.put(Action.JOIN, self._spawns[spawn])
+
+    def spend(self, label: str, kind: str, num_calls: int, owed: int) -> int:
+        """Return the number of what a host spends for a launch."""
+        key = (label, kind, num_calls, owed)
+        return self._spends.setdefault(key, len(self._spends))
+
+    def owed(self, value: int, counts: Callable[[int], Any]) -> int:
+        """Return the number of what a host owes, which ``counts`` splits; 0 is nothing."""
+        found = self._owed.get(value)
+        if found is None:
+            self._owed_of.append(counts(value))
+            found = self._owed[value] = len(self._owed_of)
+        return found
+
+    def label(self, text: str) -> int:
+        """Return the number of a text."""
+        return self._labels.setdefault(text, len(self._labels))
+
+    def copy(self, template: Any, sip_id: int) -> int:
+        """Return the number of a copy between host and device."""
+        return self.work(
+            (template, sip_id),
+            lambda: (
+                {"kind": "transfer", **_moved(template, sip_id)}
+                if template.name in _COPIES
+                else self._as_it_was([template], template.name)
+            ),
+        )
+
+    def timing(self, timing: Any) -> int:
+        """Return the number of an operation by its timing."""
+        found = self._works.get(timing)
+        if found is None:
+            origin = self.origins.get(timing)
+            found = self.work(
+                timing, lambda: origin or self._as_it_was(timing, timing.template(False).name)
+            )
+        return found
+
+    def _as_it_was(self, templates: Any, name: str) -> dict[str, Any]:
+        """Return the description of what will take as long as it did."""
+        described = {"kind": "as it was", "name": name}
+        self._as_they_were.append((described, templates))
+        return described
 
     def work(self, key: Hashable, describe: Callable[[], dict[str, Any]]) -> int:
         """Return the number of a piece of work, the same one for equal keys."""
@@ -263,8 +372,9 @@ class Keeper:
         """Return the number of a stream."""
         return self._streams.setdefault(queue, len(self._streams))
 
-    def kept(self, queues_of: Callable[[int], Sequence[Stream]]) -> Actions:
+    def kept(self, queues_of: Callable[[int], Sequence[Stream]], log: OpLog) -> Actions:
         """Return everything, to be saved; ``queues_of`` gives the streams of a SIP in order."""
+        self._find_templates(log)
         for described, launch in self._decided_by_data:
             if not launch.ended_by:
                 self.refused[f"kernel {launch.label} failed"] = None
@@ -283,11 +393,24 @@ class Keeper:
                 "streams": streams,
                 "meetings": self._meeting_of,
                 "tuples": list(self._tuples),
+                "spends": list(self._spends),
+                "owed": self._owed_of,
+                "labels": list(self._labels),
                 "refused": list(self.refused),
                 "asked": dict(self.asked),
             },
             [Actor(each.number, each.rank, each.values) for each in self._actors.values()],
         )
+
+    def _find_templates(self, log: OpLog) -> None:
+        """Note by what launches the log knows the templates of what takes as long as it did."""
+        if not self._as_they_were:
+            return
+        launches = {each.template: each.launch_id for each in log.instances}
+        for described, templates in self._as_they_were:
+            if not isinstance(templates, list):
+                templates = [templates.idle, templates.queued]
+            described["launches"] = [launches.get(each, 0) for each in templates]
 
 
 def _moved(template: Any, sip_id: int) -> dict[str, Any]:

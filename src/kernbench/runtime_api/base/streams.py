@@ -28,29 +28,29 @@ class WaitFor(StreamCommand):
 
     def __init__(self, run: Run, awaited: Handle) -> None:
         super().__init__(run.simulation.env, f"a stream's wait for {awaited.label}")
-        self._awaited = awaited
+        self.awaited = awaited
 
     def begin(self) -> int | None:
-        if not self._awaited.done:
-            self._awaited.when_done(self._has_ended)
+        if not self.awaited.done:
+            self.awaited.when_done(self._has_ended)
             return None
         return 0
 
     def _has_ended(self, _: object) -> None:
-        self.ended_by = self._awaited.ended_by
+        self.ended_by = self.awaited.ended_by
         self.end_after(0)
 
     def finish(self) -> None:
-        error = self._awaited.error
+        error = self.awaited.error
         if error is not None:
-            self._awaited.error_seen = True
+            self.awaited.error_seen = True
             raise error
 
     def waits_for(self) -> tuple[int, ...]:
-        return self._awaited.waits_for()
+        return self.awaited.waits_for()
 
     def describe(self) -> str:
-        return f"a stream's wait for {self._awaited.describe()}"
+        return f"a stream's wait for {self.awaited.describe()}"
 
 
 class DeviceStream:

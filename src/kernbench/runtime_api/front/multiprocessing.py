@@ -229,6 +229,8 @@ class StartedRank:
 
     def start(self, fn: Callable[[], object], carrier: Carrier) -> None:
         """Schedule it to run ``fn()``, which handles its own errors, when the clock next runs."""
+        if self._run.keeper is not None:
+            self._run.keeper.refused["it starts processes one by one"] = None
         if self._run.ordering is not None:
             self._run.ordering.starts(self.state, self._run.rank_state)
         self._rank = self._run.simulation.start_rank(

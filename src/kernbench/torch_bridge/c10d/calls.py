@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from kernbench.clock import Handle, user_site
 from kernbench.errors import CollectiveTimeoutError, KernbenchError, RankFailedError, UsageError
-from kernbench.runtime_api import Collective, Part, Signature, WaitFor, not_fitting
+from kernbench.runtime_api import Action, Collective, Part, Signature, WaitFor, not_fitting
 from kernbench.torch_bridge.base.dtypes import element_type
 from kernbench.torch_bridge.c10d.data import Compute, all_gather
 from kernbench.torch_bridge.dispatch.known_values import follow_collective
@@ -177,12 +177,18 @@ class CollectiveWork(Work):
             run = self._process.session.run
             queue = run.queue_for(self._part.sip_id)
             host.enqueue(WaitFor(run, self._part), queue)
+        else:
+            run = self._process.session.run
+            host.passes(self._part, run.queue_for(self._part.sip_id))
         self._process.kept.discard(self)
         return True
 
     def _wait_at_most(self, timeout_ps: int) -> None:
         part, host = self._part, self._process.host
         simulation = self._process.session.run.simulation
+        keeper = self._process.session.run.keeper
+        if keeper is not None:
+            keeper.refused[f"it waits for {part.name} with a timeout of its own"] = None
         lead_ps = host.now_ps - simulation.now_ps
         if not simulation.wait_at_most(part, lead_ps + timeout_ps) and part.collective is not None:
             reason = "" if part.waits_for() else "before it had ended"
@@ -190,8 +196,10 @@ class CollectiveWork(Work):
 
     def wait_for_data(self) -> None:
         """Block until the outputs hold their values, at whatever simulated time."""
-        part = self._part
-        self._process.session.run.simulation.wait(part.data)
+        part, run = self._part, self._process.session.run
+        if run.keeper is not None:
+            run.keeper.waits(Action.WAIT_DATA, part)
+        run.simulation.wait(part.data)
         part.waited_for()
         if part.error is not None:
             part.error_seen = True
@@ -371,10 +379,11 @@ def _arrive(
     """Add the part to the collective, after its host's time, its stream and the last call."""
     run, state = process.session.run, process.state
     after: list[Handle] = [process.host.timer()]
-    if part.on_device or part.follows_stream:
-        tail = run.queue_for(part.sip_id).tail
-        if tail is not None:
-            after.append(tail)
+    queue = run.queue_for(part.sip_id) if part.on_device or part.follows_stream else None
+    if queue is not None and queue.tail is not None:
+        after.append(queue.tail)
+    if run.keeper is not None:
+        run.keeper.arrives(meeting, position, part, (process, channel), queue, has_host=True)
     before = state.channel_tails.get(channel)
     if before is not None:
         after.append(before)

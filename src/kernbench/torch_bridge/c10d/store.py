@@ -12,6 +12,7 @@ from torch.distributed import DistStoreError
 
 from kernbench.clock import Handle, rank_lines
 from kernbench.errors import KernbenchError
+from kernbench.runtime_api import Action
 from kernbench.torch_bridge.processes.host import to_ps
 from kernbench.torch_bridge.processes.process import current
 
@@ -29,12 +30,17 @@ class _KeyWait(Handle):
     """Ends when all awaited keys are set, or the wait has timed out."""
 
     def __init__(self, simulation: Simulation, keys: Sequence[str], timeout_ps: int) -> None:
-        super().__init__(simulation.env, f"store.wait({', '.join(map(repr, keys))})")
+        super().__init__(simulation.env, self.label_of(keys))
         self.keys = keys
         self.deadline_ps = simulation.now_ps + timeout_ps
         self._simulation = simulation
         self._timeout_ps = timeout_ps
         self.is_over = False
+
+    @staticmethod
+    def label_of(keys: Sequence[str]) -> str:
+        """Return how a wait for keys is named."""
+        return f"store.wait({', '.join(map(repr, keys))})"
 
     def give_up(self) -> None:
         """End it with an error."""
@@ -63,6 +69,9 @@ class SharedValues:
     def put(self, key: str, value: bytes) -> None:
         """Set a value, and resume those who wait for it."""
         self.values[key] = value
+        keeper = current().session.run.keeper
+        if keeper is not None:
+            keeper.put(Action.SET_KEY, keeper.label(f"{id(self)} {key}"))
         waits, self._waits = self._waits, []
         for wait in waits:
             if wait.is_over:
@@ -85,11 +94,17 @@ class SharedValues:
         Raises:
             StoreTimeoutError: They were not set in time.
         """
+        process = current()
+        simulation, keeper = process.session.run.simulation, process.session.run.keeper
+        if keeper is not None:
+            names = tuple([keeper.label(f"{id(self)} {key}") for key in keys])
+            label = keeper.label(_KeyWait.label_of(keys))
+            keeper.put(Action.WAIT_KEYS, keeper.number_of(names), label)
+            if is_asked:
+                keeper.refused[f"{_KeyWait.label_of(keys)} has a timeout of its own"] = None
         if self.has(keys):
             return
-        process = current()
-        simulation = process.session.run.simulation
-        process.host.catch_up()
+        process.host.reach()
         if self.has(keys):
             # They were set meanwhile.
             return

@@ -76,6 +76,14 @@ class AttentionCosts:
             backward="backward" in name,
         )
 
+    def allowed(self) -> tuple[str, ...]:
+        """Return the kinds of kernels that the program allows at present, on any machine."""
+        return self._backends.asked()
+
+    def allow(self, kinds: Sequence[str]) -> None:
+        """Allow these kinds only, whatever is set in PyTorch."""
+        self._backends.only = tuple(kinds)
+
     def _of_library(
         self,
         name: str,

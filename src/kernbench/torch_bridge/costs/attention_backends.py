@@ -28,6 +28,13 @@ _OLDEST = 80
 """Compute capability from which on flash attention and cuDNN's run."""
 
 
+_ALLOWS = {
+    _FLASH: _C._get_flash_sdp_enabled,
+    _EFFICIENT: _C._get_mem_efficient_sdp_enabled,
+    _CUDNN: _C._get_cudnn_sdp_enabled,
+}
+
+
 class AttentionBackends:
     """The choice on one machine."""
 
@@ -37,6 +44,8 @@ class AttentionBackends:
         first = asked and self._capability in _LATER_CUDNN
         rest = (_FLASH, _EFFICIENT)
         described = attention_kernels(spec.kernel_library or "")
+        self.only: tuple[str, ...] | None = None
+        """What is allowed whatever the program says: in a run without one."""
         self._order = tuple(
             kind
             for kind in ((_CUDNN, *rest) if first else (*rest, _CUDNN))
@@ -48,12 +57,13 @@ class AttentionBackends:
 
         Only those that the machine's library describes.
         """
-        allows = {
-            _FLASH: _C._get_flash_sdp_enabled,
-            _EFFICIENT: _C._get_mem_efficient_sdp_enabled,
-            _CUDNN: _C._get_cudnn_sdp_enabled,
-        }
-        return tuple(kind for kind in self._order if allows[kind]())
+        if self.only is not None:
+            return tuple(kind for kind in self._order if kind in self.only)
+        return tuple(kind for kind in self._order if _ALLOWS[kind]())
+
+    def asked(self) -> tuple[str, ...]:
+        """Return the kinds that the program allows, whether the machine has them or not."""
+        return tuple(kind for kind, allows in _ALLOWS.items() if allows())
 
     def chosen(
         self,

@@ -140,6 +140,9 @@ class Event:
                 return
             self._check("wait")
             process.host.enqueue(WaitFor(process.session.run, self._marker), queue.queue)
+        elif self._marker is not None:
+            queue = current_stream().queue if given is None else given
+            current().host.passes(self._marker, queue.queue)
 
     def synchronize(self) -> None:
         """Block the host until it has happened."""

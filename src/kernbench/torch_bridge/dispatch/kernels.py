@@ -15,6 +15,7 @@ from kernbench.runtime_api import (
     KernelLauncher,
     LivePlan,
     Reach,
+    describe_launch,
     refuse_out_of_bounds,
     run_on_copies,
     run_watched,
@@ -116,6 +117,10 @@ class TorchLauncher(KernelLauncher):
                 )
 
             found = self._timings[key] = OperationTiming(make)
+            keeper = self.run.keeper
+            if keeper is not None:
+                described = describe_launch(keeper, plan, (), name, None, tables)
+                keeper.origins[found] = {**described, "kind": "kernel operation", "sip": sip_id}
         return found
 
     def _run_live(self, plan: LivePlan, params: list[Any], state: RankState) -> OperationTiming:

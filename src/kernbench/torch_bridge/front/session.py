@@ -9,10 +9,11 @@ import torch
 
 from kernbench.torch_bridge.base.call_order import CallOrder
 from kernbench.torch_bridge.base.device_limit import MOST_DEVICES
-from kernbench.torch_bridge.costs import OperationCosts
+from kernbench.torch_bridge.costs import KeptCosts, OperationCosts
 from kernbench.torch_bridge.dispatch.addresses import Addresses
 from kernbench.torch_bridge.dispatch.pricing import Pricing
 from kernbench.torch_bridge.dispatch.shapes import Shapes
+from kernbench.torch_bridge.kept.hosts import kept_host
 from kernbench.torch_bridge.memory import Memories
 from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, META
 from kernbench.torch_bridge.processes.float32 import Float32
@@ -28,7 +29,8 @@ class Session:
     def __init__(self, run: Run) -> None:
         self.run = run
         if run.keeper is not None:
-            run.keeper.refused["PyTorch programs are not kept yet"] = None
+            run.keeper.about["pytorch"] = True
+            run.keeper.make_host = kept_host
         self.stores: dict[str, Any] = {}
         """Keys and values of each store, by its address or file."""
         self.groups: dict[tuple[int, str], ProcessGroup] = {}
@@ -67,7 +69,11 @@ class Session:
         """Return the times and shapes of operations for a precision of float32 products."""
         found = self.pricings.get(precision)
         if found is None:
-            costs = OperationCosts(self.run.machine, precision)
+            machine, keeper = self.run.machine, self.run.keeper
+            if keeper is None:
+                costs = OperationCosts(machine, precision)
+            else:
+                costs = KeptCosts(machine, precision, keeper)
             shapes = None if self.run.has_data else Shapes()
             found = self.pricings[precision] = Pricing(costs, {}, shapes)
         return found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kernbench.runtime_api import Marker, WaitFor
+from kernbench.runtime_api import Action, Marker, WaitFor
 from kernbench.torch_bridge.base.operation_timing import ChangingTiming
 from kernbench.torch_bridge.dispatch.operands import leaves
 from kernbench.torch_bridge.graphs.capture import DataStep
@@ -15,7 +15,7 @@ from kernbench.torch_bridge.graphs.collectives import Awaiting, Calling
 from kernbench.torch_bridge.graphs.memory import GraphMemory
 from kernbench.torch_bridge.graphs.queues import Copying, Marking, Operations
 from kernbench.torch_bridge.placement.names import unobserved
-from kernbench.torch_bridge.processes.bursts import Burst
+from kernbench.torch_bridge.processes.bursts import put_in_a_row
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.commands import HostCopy
 
@@ -95,7 +95,7 @@ class Graph:
         earliest_ps: int,
     ) -> Calling | Awaiting | None:
         """Enqueue commands on their streams up to a collective; return that, None at the end."""
-        run = self._run
+        run, keeper = self._run, self._run.keeper
         for command in commands:
             if isinstance(command, (Calling, Awaiting)):
                 return command
@@ -103,12 +103,21 @@ class Graph:
             if isinstance(command, Operations):
                 self._put_operations(command, queue, earliest_ps)
             elif isinstance(command, Copying):
-                _put(HostCopy(run, command.template, queue, self._sip_id), queue, earliest_ps)
+                copy = HostCopy(run, command.template, queue, self._sip_id)
+                if keeper is not None:
+                    work = keeper.copy(command.template, self._sip_id)
+                    keeper.makes(copy, Action.GRAPH_COPY, work, keeper.stream(queue))
+                _put(copy, queue, earliest_ps)
             elif isinstance(command, Marking):
                 marker = markers[command.marker] = Marker(run.simulation.env, "an event")
+                if keeper is not None:
+                    keeper.makes(marker, Action.GRAPH_MARK, keeper.stream(queue))
                 _put(marker, queue, earliest_ps)
             else:
-                _put(WaitFor(run, markers[command.marker]), queue, earliest_ps)
+                awaited = markers[command.marker]
+                if keeper is not None:
+                    keeper.waits(Action.GRAPH_STREAM_WAITS, awaited, keeper.stream(queue))
+                _put(WaitFor(run, awaited), queue, earliest_ps)
         return None
 
     def _meet(
@@ -132,18 +141,12 @@ class Graph:
             state.stream = before
 
     def _put_operations(self, command: Operations, queue: Stream, earliest_ps: int) -> None:
-        tail: Any = queue.tail
-        timings = iter(_current(command.timings) if self._changes else command.timings)
-        first = next(timings)
-        if not (type(tail) is Burst and tail.join(earliest_ps, first)):
-            tail = Burst(self._run, queue, self._sip_id)
-            tail.join(earliest_ps, first)
-            # A burst must hold all that it may begin with.
-            for timing in timings:
-                tail.join(earliest_ps, timing)
-            queue.submit(tail)
-        for timing in timings:
-            tail.join(earliest_ps, timing)
+        timings = _current(command.timings) if self._changes else command.timings
+        keeper = self._run.keeper
+        if keeper is not None:
+            row = tuple([keeper.timing(timing) for timing in timings])
+            keeper.put(Action.GRAPH_OPERATIONS, keeper.number_of(row), keeper.stream(queue))
+        put_in_a_row(self._run, queue, self._sip_id, earliest_ps, timings)
 
 
 def _current(timings: list[OperationTiming]) -> list[OperationTiming]:

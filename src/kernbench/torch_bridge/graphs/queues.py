@@ -69,7 +69,7 @@ class CaptureQueue(Stream):
     """Replaces a stream's queue. It never has a tail, as nothing is pending."""
 
     def __init__(self, run: Run, branches: Branches, number: int, stands_for: Stream) -> None:
-        super().__init__(run.simulation, stands_for.name)
+        super().__init__(run.simulation, stands_for.name, stands_for.sip_id)
         self._branches = branches
         self._number = number
         self.stands_for = stands_for

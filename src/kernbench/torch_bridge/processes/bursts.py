@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernbench.clock import Flow, Share, StreamCommand, Timer, demand_of
+from kernbench.runtime_api import Action
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kernbench.clock import DeviceEngine, Stream
     from kernbench.op_log import Template
     from kernbench.runtime_api import Run
@@ -178,3 +181,23 @@ class Burst(StreamCommand):
         self._timer = None
         self._pes.release()
         self._go_on()
+
+
+def put_in_a_row(
+    run: Run, queue: Stream, sip_id: int, earliest_ps: int, timings: Iterable[OperationTiming]
+) -> None:
+    """Enqueue operations that are launched together, as a graph's are."""
+    tail: Any = queue.tail
+    left = iter(timings)
+    first = next(left)
+    if not (type(tail) is Burst and tail.join(earliest_ps, first)):
+        tail = Burst(run, queue, sip_id)
+        tail.join(earliest_ps, first)
+        # A burst must hold all that it may begin with.
+        for timing in left:
+            tail.join(earliest_ps, timing)
+        if run.keeper is not None:
+            tail.made_by = (Action.TAIL, run.keeper.stream(queue))
+        queue.submit(tail)
+    for timing in left:
+        tail.join(earliest_ps, timing)

@@ -165,5 +165,8 @@ def _requires_grad(args: Any) -> bool:
 
 def host_of(run: Run, rank: int) -> Host:
     """Return the host of a rank, as the run's machine describes it."""
+    if run.keeper is not None and run.keeper.make_host is not None:
+        made: Host = run.keeper.make_host(run, rank)
+        return made
     spec = run.machine.spec.host
     return Host(run, rank) if spec is None else EagerHost(run, rank, spec)

@@ -146,17 +146,33 @@ class Host:
     def launch(self, name: str, timing: OperationTiming, sip_id: int) -> None:
         """Enqueue an operation on the current stream of a device, at the cost of a launch."""
         earliest_ps = self.spend(name)
-        chosen = self.state.stream
-        if chosen is not None and chosen.sip_id == sip_id:
-            queue = chosen.queue
-        else:
-            queue = self._streams.get(sip_id) or self._stream(sip_id)
+        queue = self.queue_of(sip_id)
         tail = queue.tail
         if type(tail) is Burst and tail.join(earliest_ps, timing):
             return
-        burst = Burst(self._run, queue, sip_id)
+        self.begin_burst(queue, earliest_ps, timing)
+
+    def put(self, name: str, timing: OperationTiming, queue: Stream) -> None:
+        """Do what :meth:`launch` does, on a given stream."""
+        earliest_ps = self.spend(name)
+        tail = queue.tail
+        if not (type(tail) is Burst and tail.join(earliest_ps, timing)):
+            self.begin_burst(queue, earliest_ps, timing)
+
+    def begin_burst(self, queue: Stream, earliest_ps: int, timing: OperationTiming) -> Burst:
+        """Enqueue a burst that begins with an operation."""
+        burst = Burst(self._run, queue, queue.sip_id)
         burst.join(earliest_ps, timing)
         queue.submit(burst)
+        return burst
+
+    def queue_of(self, sip_id: int) -> Stream:
+        """Return the queue of the current stream of a device."""
+        chosen = self.state.stream
+        if chosen is not None and chosen.sip_id == sip_id:
+            found: Stream = chosen.queue
+            return found
+        return self._streams.get(sip_id) or self._stream(sip_id)
 
     def copy(self, template: Template, sip_id: int) -> StreamCommand:
         """Enqueue a copy from or to the host on the current stream of a device."""
@@ -170,6 +186,9 @@ class Host:
         """Enqueue a command whose cost to the host is negligible."""
         command.earliest_ps = self.now_ps
         stream.submit(command)
+
+    def passes(self, handle: Handle, stream: Stream) -> None:
+        """Let a stream wait for what has already ended: nothing is to be done."""
 
     def timer(self) -> Handle:
         """Return a handle that ends at this host's time."""
@@ -206,6 +225,9 @@ class Host:
         lead_ps = self._ahead_ps - simulation.now_ps
         if lead_ps > 0:
             simulation.sleep(lead_ps)
+
+    reach = catch_up
+    """The same as a part of something else that the bridge does."""
 
     def wait(self, handle: Handle) -> None:
         """Block the rank until ``handle`` has ended in simulated time, and raise its error."""

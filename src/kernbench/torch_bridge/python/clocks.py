@@ -15,6 +15,7 @@ import time
 import timeit
 from collections.abc import Callable
 from functools import wraps
+from operator import methodcaller
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,7 +42,7 @@ class SimulatedClock:
         self,
         real_ns: Callable[[], int],
         start_ns: int,
-        look: Callable[[Host], int] = Host.look_at_clock,
+        look: Callable[[Host], int] = methodcaller("look_at_clock"),
     ) -> None:
         self._real_ns = real_ns
         self._start_ns = start_ns
@@ -67,8 +68,8 @@ class Clocks:
         # As on a machine that has been up for a while, so that no hourly timer of a program is due.
         self.monotonic = SimulatedClock(time.monotonic_ns, _DAY_NS)
         self.counter = SimulatedClock(time.perf_counter_ns, _DAY_NS)
-        self.process = SimulatedClock(time.process_time_ns, 0, Host.look_at_work)
-        self.thread = SimulatedClock(time.thread_time_ns, 0, Host.look_at_work)
+        self.process = SimulatedClock(time.process_time_ns, 0, methodcaller("look_at_work"))
+        self.thread = SimulatedClock(time.thread_time_ns, 0, methodcaller("look_at_work"))
 
     def by_number(self) -> dict[int, SimulatedClock]:
         """Return the clocks of ``time.clock_gettime`` that the system has, by their numbers."""

@@ -49,6 +49,9 @@ class RankThreads:
             return
         started = RankThread(process, thread)
         process.threads.append(started)
+        keeper = process.session.run.keeper
+        if keeper is not None:
+            keeper.refused["it starts threads or worker processes"] = None
         thread.__dict__["_kernbench_rank_thread"] = started
         simulation = process.session.run.simulation
         run = thread.run

@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kernbench.clock import StreamCommand, UserSite, on_greenlet
 from kernbench.errors import UsageError
 from kernbench.kernel_time import KernelOperand, meet_operands
-from kernbench.runtime_api import (
-    Action,
-    Collective,
-    DeviceCommand,
-    KernelEntry,
-    KernelLaunch,
-    Marker,
-    Part,
-    RuntimeContext,
-    Signature,
-    SpawnContext,
-    WaitFor,
-    launch_of,
-)
+from kernbench.runtime_api.base.actions import Action
+from kernbench.runtime_api.base.streams import Marker, WaitFor
+from kernbench.runtime_api.base.transfers import DeviceCommand
+from kernbench.runtime_api.collectives.collective import Collective
+from kernbench.runtime_api.collectives.work import Part, Signature
+from kernbench.runtime_api.front.context import RuntimeContext
+from kernbench.runtime_api.front.multiprocessing import SpawnContext
+from kernbench.runtime_api.launches.kept_launches import launch_of
+from kernbench.runtime_api.launches.kernel_plan import KernelEntry
+from kernbench.runtime_api.launches.launcher import KernelLaunch
 
 if TYPE_CHECKING:
     from kernbench.clock import Handle, Stream
     from kernbench.collectives import Schedule
     from kernbench.op_log import Template
-    from kernbench.runtime_api import RankState
+    from kernbench.runtime_api.base.rank_state import RankState
     from kernbench.saved import Actions
 
-ON_HANDLES = frozenset((Action.BLOCK, Action.POLL, Action.STREAM_WAITS, Action.STREAM_IS_BEHIND))
+ON_HANDLES = frozenset(
+    (
+        Action.BLOCK, Action.POLL, Action.STREAM_WAITS, Action.STREAM_IS_BEHIND,
+        Action.HOST_STREAM_WAITS, Action.HOST_WAIT, Action.WAIT_DATA, Action.GRAPH_STREAM_WAITS,
+    )
+)  # fmt: skip
 """The actions whose first two numbers are a handle."""
 _WIDTH = 4
+P = TypeVar("P", bound="PlayedPart")
 
 
 class NamedElements(NamedTuple):
@@ -96,20 +98,20 @@ class Player:
         self.template_of = template_of
         """Returns how a command of the saved run ran, by its launch id."""
         given = actions.described
-        self._works, self._texts = given["works"], given["texts"]
-        self._tuples: list[tuple[int, ...]] = list(map(tuple, given["tuples"]))
-        self._streams = self._make_streams(given["streams"])
+        self.works, self.texts = given["works"], given["texts"]
+        self.tuples: list[tuple[int, ...]] = list(map(tuple, given["tuples"]))
+        self.streams = self._make_streams(given["streams"])
         self._meeting_of = given["meetings"]
         self._meetings: dict[int, Collective] = {}
         self._actors = actions.actors
         self._wanted = _wanted(actions)
         self._handles: dict[tuple[int, int], Handle] = {}
         self._spawns: list[SpawnContext] = []
-        self._entries: dict[int, KernelEntry] = {}
+        self.entries: dict[int, KernelEntry] = {}
         self._launches: dict[int, Any] = {}
         self._signatures: dict[int, Signature] = {}
         self.kept = dict.fromkeys(
-            each["name"] for each in self._works if each["kind"] == "decided by data"
+            each["name"] for each in self.works if each["kind"] == "decided by data"
         )
         """Names of kernels that take as long as they did."""
         self.kept_launches: list[tuple[int, KeptLaunch]] = []
@@ -155,7 +157,8 @@ class Player:
                 devices.add_queue(sip)
         return [devices.queues(sip)[index] for sip, index in given]
 
-    def _handle(self, actor: int, place: int) -> Handle:
+    def handle(self, actor: int, place: int) -> Handle:
+        """Return what an action has made."""
         found = self._handles.get((actor, place))
         if found is None:
             raise UsageError(
@@ -167,16 +170,16 @@ class Player:
     def _launch(self, state: RankState, work: int, addresses: int, stream: int) -> Handle:
         launched = self._launches.get(work)
         launcher = self.context.launcher
-        run, queue = self.run, self._streams[stream]
+        run, queue = self.run, self.streams[stream]
         if launched is None:
-            launched = launch_of(launcher.engine, self._entries, self._texts, self._works[work])
+            launched = launch_of(launcher.engine, self.entries, self.texts, self.works[work])
             plan = launched[0]
             plan.kernel.binary.check_room(launcher)
             launcher.engine.check(plan.trace, queue.sip_id)
             self._launches[work] = launched
         plan, policies, name, attributes, tables = launched
         launch = KernelLaunch(
-            launcher, plan, policies, self._tuples[addresses], (), state, name, attributes, tables
+            launcher, plan, policies, self.tuples[addresses], (), state, name, attributes, tables
         )
         launch.queue = queue
         run.pass_launch_time(state, name)
@@ -184,55 +187,55 @@ class Player:
         return launch
 
     def _transfer(self, state: RankState, work: int, addresses: int, stream: int) -> Handle:
-        run, given, queue = self.run, self._works[work], self._streams[stream]
+        run, given, queue = self.run, self.works[work], self.streams[stream]
         template = run.transfers.build(given["name"], given["sip"], given["bytes"])
-        command = DeviceCommand(run, given["sip"], template, None, self._tuples[addresses])
+        command = DeviceCommand(run, given["sip"], template, None, self.tuples[addresses])
         command.stream = queue.name
         run.pass_launch_time(state, command.label)
         run.enqueue(queue, command)
         return command
 
     def _launch_kept(self, state: RankState, work: int, _: int, stream: int) -> Handle:
-        queue = self._streams[stream]
-        launch = KeptLaunch(self, self._works[work], queue)
+        queue = self.streams[stream]
+        launch = KeptLaunch(self, self.works[work], queue)
         self.kept_launches.append((work, launch))
         self.run.pass_launch_time(state, launch.label)
         self.run.enqueue(queue, launch)
         return launch
 
     def _spend_launch(self, state: RankState, work: int, _: int, __: int) -> None:
-        self.run.pass_launch_time(state, self._works[work]["name"])
+        self.run.pass_launch_time(state, self.works[work]["name"])
 
     def _block(self, state: RankState, actor: int, place: int, _: int) -> None:
-        self.run.block_on(self._handle(actor, place))
+        self.run.block_on(self.handle(actor, place))
 
     def _poll(self, state: RankState, actor: int, place: int, _: int) -> None:
-        self.run.poll(self._handle(actor, place))
+        self.run.poll(self.handle(actor, place))
 
     def _mark(self, state: RankState, stream: int, _: int, __: int) -> Handle:
         marker = Marker(self.run.simulation.env, "an event")
-        self.run.enqueue(self._streams[stream], marker)
+        self.run.enqueue(self.streams[stream], marker)
         return marker
 
     def _let_stream_wait(self, state: RankState, actor: int, place: int, stream: int) -> None:
-        awaited = self._handle(actor, place)
+        awaited = self.handle(actor, place)
         if not awaited.done:
-            self.run.enqueue(self._streams[stream], WaitFor(self.run, awaited))
+            self.run.enqueue(self.streams[stream], WaitFor(self.run, awaited))
 
     def _put_stream_behind(self, state: RankState, actor: int, place: int, stream: int) -> Handle:
-        awaited = self._handle(actor, place)
+        awaited = self.handle(actor, place)
         waiting = WaitFor(self.run, awaited)
-        self.run.enqueue(self._streams[stream], waiting)
+        self.run.enqueue(self.streams[stream], waiting)
         if isinstance(awaited, PlayedPart):
             awaited.spans = ()
         return waiting
 
     def _arrive(self, state: RankState, meeting: int, work: int, spans: int) -> Handle:
-        given = self._works[work]
-        part = self.part_of(work, given)
-        part.spans = self._tuples[spans]
+        given = self.works[work]
+        part = self.part_of(work, given, PlayedPart)
+        part.spans = self.tuples[spans]
         after: list[Handle] = []
-        tail = self._streams[given["stream"]].tail
+        tail = self.streams[given["stream"]].tail
         if tail is not None:
             after.append(tail)
         before = state.channel_tails.get(given["channel"])
@@ -252,7 +255,7 @@ class Player:
             )
         return found
 
-    def part_of(self, work: int, given: Mapping[str, Any]) -> PlayedPart:
+    def part_of(self, work: int, given: Mapping[str, Any], kind: type[P]) -> P:
         """Return a new part of the calling rank."""
         signature = self._signatures.get(work)
         if signature is None:
@@ -268,7 +271,7 @@ class Player:
                 protocol=given["protocol"],
                 called=given["name"],
             )
-        part = PlayedPart(
+        part = kind(
             self.run,
             signature,
             UserSite(*given["site"]),

@@ -1,0 +1,142 @@
+"""Calls of operations as they are kept with a run, so that they can be timed on another machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, strided
+
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
+from kernbench.torch_bridge.base.operations import describe
+from kernbench.torch_bridge.costs.operations import OperationCosts
+
+if TYPE_CHECKING:
+    from kernbench.hardware import Machine
+    from kernbench.runtime_api import Keeper
+    from kernbench.torch_bridge.base.operations import Operation
+    from kernbench.torch_bridge.processes.float32 import Float32
+
+_NAMED = (torch.dtype, torch.layout, torch.memory_format)
+
+
+class NotKeptError(Exception):
+    """An argument that cannot be written down."""
+
+
+class KeptCosts(OperationCosts):
+    """Schedules of operations, which note what calls they are of."""
+
+    def __init__(self, machine: Machine, precision: Float32, keeper: Keeper) -> None:
+        super().__init__(machine, precision)
+        self._keeper = keeper
+        self._float32 = {
+            name: sorted(value) if isinstance(value, frozenset) else value
+            for name, value in asdict(precision).items()
+        }
+        self._of_calls: dict[str, OperationTiming] = {}
+
+    def timing(
+        self,
+        func: Any,
+        operation: Operation,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        sip_id: int,
+    ) -> OperationTiming:
+        found = super().timing(func, operation, args, kwargs, result, sip_id)
+        try:
+            given = [_kept(args), _kept(kwargs), _kept(result)]
+        except NotKeptError:
+            return found
+        described = {
+            "kind": "operation",
+            "operation": (func._schema.name, func._overloadname),
+            "given": given,
+            "allowed": self.attention.allowed(),
+            "float32": self._float32,
+            "sip": sip_id,
+        }
+        return self._of_call(found, described)
+
+    def streamed(self, name: str, read: int, written: int, sip_id: int) -> OperationTiming:
+        found = super().streamed(name, read, written, sip_id)
+        described = {
+            "kind": "streamed",
+            "given": (name, read, written, sip_id),
+            "float32": self._float32,
+        }
+        return self._of_call(found, described)
+
+    def _of_call(self, found: OperationTiming, described: dict[str, Any]) -> OperationTiming:
+        """Return schedules of this call alone: calls that are alike here may not be elsewhere."""
+        key = json.dumps(described)
+        own = self._of_calls.get(key)
+        if own is None:
+            own = self._of_calls[key] = OperationTiming(found.template)
+            self._keeper.origins[own] = described
+        return own
+
+
+def timing_of_call(costs: OperationCosts, given: Mapping[str, Any]) -> OperationTiming:
+    """Return the schedules of a call that was kept, on the machine of ``costs``.
+
+    Raises:
+        AttributeError: This PyTorch has no such operation.
+    """
+    if given["kind"] == "streamed":
+        name, read, written, sip_id = given["given"]
+        return costs.streamed(name, read, written, sip_id)
+    name, overload = given["operation"]
+    namespace, _, short = name.partition("::")
+    func = getattr(getattr(getattr(torch.ops, namespace), short), overload or "default")
+    args, kwargs, result = map(_back, given["given"])
+    costs.attention.allow(given["allowed"])
+    return costs.timing(func, describe(func), tuple(args), kwargs, result, given["sip"])
+
+
+def _kept(value: Any) -> Any:
+    """Return an argument in plain values.
+
+    Raises:
+        NotKeptError: There is no way to.
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Tensor):
+        if value.layout is not strided or value.is_nested:
+            raise NotKeptError
+        dtype = str(value.dtype).removeprefix("torch.")
+        return {"tensor": [list(value.shape), list(value.stride()), dtype]}
+    if isinstance(value, (list, tuple)):
+        return {"all": [_kept(each) for each in value], "tuple": isinstance(value, tuple)}
+    if isinstance(value, dict):
+        return {"names": {name: _kept(each) for name, each in value.items()}}
+    if isinstance(value, _NAMED):
+        return {"torch": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.device):
+        return {"device": value.type}
+    if isinstance(value, torch.Generator):
+        return None
+    raise NotKeptError
+
+
+def _back(kept: Any) -> Any:
+    if not isinstance(kept, dict):
+        return kept
+    (kind, value), *rest = kept.items()
+    if kind == "tensor":
+        shape, strides, dtype = value
+        return torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device="meta")
+    if kind == "all":
+        found = [_back(each) for each in value]
+        return tuple(found) if rest[0][1] else found
+    if kind == "names":
+        return {name: _back(each) for name, each in value.items()}
+    if kind == "torch":
+        return getattr(torch, value)
+    return torch.device("meta")

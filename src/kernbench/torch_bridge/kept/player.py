@@ -1,0 +1,274 @@
+"""Does what the ranks of a PyTorch program did: hosts that run ahead, operations, collectives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kernbench.clock import Handle
+from kernbench.op_log import Template
+from kernbench.runtime_api import (
+    PLAIN_LAUNCH,
+    Action,
+    Marker,
+    PlayedPart,
+    Player,
+    WaitFor,
+    launch_of,
+)
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
+from kernbench.torch_bridge.costs import OperationCosts, timing_of_call
+from kernbench.torch_bridge.kept.played_hosts import Debts
+from kernbench.torch_bridge.processes.bursts import put_in_a_row
+from kernbench.torch_bridge.processes.commands import HostCopy
+from kernbench.torch_bridge.processes.float32 import Float32
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kernbench.clock import Stream
+    from kernbench.runtime_api import Collective, RankState, RuntimeContext
+    from kernbench.saved import Actions
+    from kernbench.torch_bridge.processes.host import Host
+
+
+class TorchPlayer(Player):
+    """A run that does what a PyTorch program did."""
+
+    def __init__(
+        self, context: RuntimeContext, actions: Actions, template_of: Callable[[int], Template]
+    ) -> None:
+        super().__init__(context, actions, template_of)
+        given = actions.described
+        self._debts = Debts(context.machine, given)
+        self._spends, self._labels = given["spends"], given["labels"]
+        self._hosts: dict[RankState, Host] = {}
+        self._earliest: dict[RankState, int] = {}
+        """When what the latest launch of a rank launches reaches its device."""
+        self._timings: dict[int, OperationTiming] = {}
+        self._costs: dict[Float32, OperationCosts] = {}
+        self._parts: dict[Collective, list[PlayedTorchPart]] = {}
+        self._keys: set[int] = set()
+        """Keys of stores that are set."""
+        self._key_waits: list[tuple[tuple[int, ...], Handle]] = []
+        self.do |= {
+            Action.PAY: self._pay,
+            Action.SPEND: self._spend,
+            Action.OPERATION: self._operate,
+            Action.COPY: self._copy,
+            Action.HOST_MARK: self._mark_by_host,
+            Action.HOST_STREAM_WAITS: self._let_stream_wait_by_host,
+            Action.HOST_POLL: self._poll_by_host,
+            Action.HOST_GLANCE: self._glance,
+            Action.HOST_CLOCK: self._look_at_clock,
+            Action.HOST_SLEEP: self._sleep,
+            Action.CATCH_UP: self._catch_up,
+            Action.HOST_WAIT: self._wait_by_host,
+            Action.HOST_READ: self._read,
+            Action.HOST_ALLOCATE: self._allocate,
+            Action.WAIT_DATA: self._wait_for_data,
+            Action.SET_KEY: self._set_key,
+            Action.WAIT_KEYS: self._wait_for_keys,
+            Action.GRAPH_OPERATIONS: self._operate_in_a_row,
+            Action.GRAPH_COPY: self._copy,
+            Action.GRAPH_MARK: self._mark_by_graph,
+            Action.GRAPH_STREAM_WAITS: self._let_stream_wait_by_graph,
+        }
+
+    def handle(self, actor: int, place: int) -> Any:
+        if actor == Action.TAIL:
+            return self.streams[place].tail
+        return super().handle(actor, place)
+
+    def host(self, state: RankState) -> Host:
+        """Return the host of a rank, made when it first does something."""
+        found = self._hosts.get(state)
+        if found is None:
+            found = self._hosts[state] = self._debts.host(self.run)
+        return found
+
+    def timing(self, work: int) -> OperationTiming:
+        """Return the schedules of an operation on this machine."""
+        found = self._timings.get(work)
+        if found is None:
+            found = self._timings[work] = self._timing_of(self.works[work])
+        return found
+
+    def _timing_of(self, given: dict[str, Any]) -> OperationTiming:
+        if given["kind"] == "kernel operation":
+            return self._timing_of_kernel(given)
+        if given["kind"] != "as it was":
+            precision = dict(given["float32"])
+            for name in ("wide_sums", "whole_sums"):
+                precision[name] = frozenset(precision[name])
+            key = Float32(**precision)
+            costs = self._costs.get(key)
+            if costs is None:
+                costs = self._costs[key] = OperationCosts(self.run.machine, key)
+            try:
+                return timing_of_call(costs, given)
+            except AttributeError:
+                pass
+        # Of the two states of a device perhaps only one was met.
+        self.kept[given["name"]] = None
+        met = [self.template_of(each) if each else None for each in given["launches"]]
+        idle, queued = met[0] or met[1], met[1] or met[0]
+        return OperationTiming(lambda is_queued: queued if is_queued else idle)  # type: ignore[arg-type,return-value]
+
+    def _timing_of_kernel(self, given: dict[str, Any]) -> OperationTiming:
+        launcher = self.context.launcher
+        plan, policies, name, _, tables = launch_of(
+            launcher.engine, self.entries, self.texts, given
+        )
+        sip_id = given["sip"]
+        plan.kernel.binary.check_room(launcher)
+        launcher.engine.check(plan.trace, sip_id)
+        return OperationTiming(
+            lambda queued: launcher.template(
+                plan, policies, sip_id, name, PLAIN_LAUNCH, queued=queued, tables=tables
+            )
+        )
+
+    def _pay(self, state: RankState, num_calls: int, owed: int, _: int) -> None:
+        host = self.host(state)
+        self._debts.owe(host, num_calls, owed)
+        host.now_ps  # noqa: B018 - it pays
+
+    def _spend(self, state: RankState, spend: int, _: int, __: int) -> None:
+        host = self.host(state)
+        label, host.launches_as, num_calls, owed = self._spends[spend]
+        self._debts.owe(host, num_calls, owed)
+        self._earliest[state] = host.spend(label)
+
+    def _operate(self, state: RankState, work: int, stream: int, spend: int) -> None:
+        host, queue = self.host(state), self.streams[stream]
+        label, host.launches_as, num_calls, owed = self._spends[spend]
+        self._debts.owe(host, num_calls, owed)
+        host.put(label, self._timings.get(work) or self.timing(work), queue)
+
+    def _operate_in_a_row(self, state: RankState, row: int, stream: int, _: int) -> None:
+        queue = self.streams[stream]
+        timings = [self.timing(work) for work in self.tuples[row]]
+        put_in_a_row(self.run, queue, queue.sip_id, self._earliest[state], timings)
+
+    def _copy(self, state: RankState, work: int, stream: int, _: int) -> Handle:
+        given, queue, run = self.works[work], self.streams[stream], self.run
+        if given["kind"] == "transfer":
+            template = run.transfers.build(given["name"], given["sip"], given["bytes"])
+        else:
+            self.kept[given["name"]] = None
+            template = self.template_of(given["launches"][0])
+        command = HostCopy(run, template, queue, queue.sip_id)
+        command.earliest_ps = self._earliest[state]
+        queue.submit(command)
+        return command
+
+    def _mark_by_host(self, state: RankState, stream: int, _: int, __: int) -> Handle:
+        marker = Marker(self.run.simulation.env, "an event")
+        self.host(state).enqueue(marker, self.streams[stream])
+        return marker
+
+    def _let_stream_wait_by_host(
+        self, state: RankState, actor: int, place: int, stream: int
+    ) -> None:
+        awaited = self.handle(actor, place)
+        if not awaited.done:
+            self.host(state).enqueue(WaitFor(self.run, awaited), self.streams[stream])
+
+    def _mark_by_graph(self, state: RankState, stream: int, _: int, __: int) -> Handle:
+        marker = Marker(self.run.simulation.env, "an event")
+        self._put(state, marker, self.streams[stream])
+        return marker
+
+    def _let_stream_wait_by_graph(
+        self, state: RankState, actor: int, place: int, stream: int
+    ) -> None:
+        self._put(state, WaitFor(self.run, self.handle(actor, place)), self.streams[stream])
+
+    def _put(self, state: RankState, command: Any, queue: Stream) -> None:
+        command.earliest_ps = self._earliest[state]
+        queue.submit(command)
+
+    def _poll_by_host(self, state: RankState, label: int, _: int, __: int) -> None:
+        self.host(state).poll(self._labels[label])
+
+    def _glance(self, state: RankState, label: int, _: int, __: int) -> None:
+        self.host(state).glance(self._labels[label])
+
+    def _look_at_clock(self, state: RankState, _: int, __: int, ___: int) -> None:
+        self.host(state).look_at_clock()
+
+    def _sleep(self, state: RankState, delay_ps: int, _: int, __: int) -> None:
+        self.host(state).sleep(delay_ps)
+
+    def _catch_up(self, state: RankState, _: int, __: int, ___: int) -> None:
+        self.host(state).catch_up()
+
+    def _wait_by_host(self, state: RankState, actor: int, place: int, late: int) -> None:
+        host, handle = self.host(state), self.handle(actor, place)
+        if late:
+            self._debts.wait(host, handle, *self._spends[late - 1][2:])
+        else:
+            host.wait(handle)
+
+    def _read(self, state: RankState, _: int, __: int, ___: int) -> None:
+        self.host(state).read()
+
+    def _allocate(self, state: RankState, _: int, __: int, ___: int) -> None:
+        self.host(state).allocate_segment()
+
+    def _arrive(self, state: RankState, meeting: int, work: int, spans: int) -> Handle:
+        given = self.works[work]
+        if not given["has_host"]:
+            return super()._arrive(state, meeting, work, spans)
+        part = self.part_of(work, given, PlayedTorchPart)
+        after: list[Handle] = [self.host(state).timer()]
+        if given["stream"] >= 0:
+            tail = self.streams[given["stream"]].tail
+            if tail is not None:
+                after.append(tail)
+        before = state.channel_tails.get(given["channel"])
+        if before is not None:
+            after.append(before)
+        state.channel_tails[given["channel"]] = part
+        collective = self.meet(meeting)
+        parts = self._parts.setdefault(collective, [])
+        parts.append(part)
+        collective.arrive(given["position"], part, after)
+        if collective.is_complete:
+            order = collective.parts()
+            for each in order or self._parts[collective]:
+                self.run.simulation.wake(each.data)  # type: ignore[attr-defined]
+            del self._parts[collective]
+        return part
+
+    def _wait_for_data(self, _: RankState, actor: int, place: int, __: int) -> None:
+        self.run.simulation.wait(self.handle(actor, place).data)
+
+    def _set_key(self, _: RankState, key: int, __: int, ___: int) -> None:
+        self._keys.add(key)
+        waits, self._key_waits = self._key_waits, []
+        for wait in waits:
+            if self._keys.issuperset(wait[0]):
+                self.run.simulation.wake(wait[1])
+            else:
+                self._key_waits.append(wait)
+
+    def _wait_for_keys(self, state: RankState, row: int, label: int, _: int) -> None:
+        keys, simulation = self.tuples[row], self.run.simulation
+        if self._keys.issuperset(keys):
+            return
+        self.host(state).reach()
+        if self._keys.issuperset(keys):
+            return
+        wait = simulation.handle(self._labels[label])
+        self._key_waits.append((keys, wait))
+        simulation.wait(wait)
+
+
+class PlayedTorchPart(PlayedPart):
+    """A rank's part in a collective, which others wait for at two points."""
+
+    def __init__(self, run: Any, *given: Any) -> None:
+        super().__init__(run, *given)
+        self.data = run.simulation.handle(self.label)
+        """Ends when all ranks have called the collective."""

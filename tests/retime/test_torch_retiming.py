@@ -1,0 +1,101 @@
+"""PyTorch programs that are done again without themselves, and without their data."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernbench import RuntimeContext
+from kernbench.errors import UsageError
+from kernbench.hardware import Machine, load_machine, set_keys
+from kernbench.op_log import OpLog
+from kernbench.saved import SavedRun, load_run
+from kernbench.torch_bridge import run_torchrun
+from tests.retime.retiming import assert_same, retime, save
+
+FOLDER = Path(__file__).parent / "programs"
+PROGRAMS = {"training": 2, "sharded": 4, "graphs": 1}
+
+
+def run(name: str, machine: Machine, *, keeps: bool = False) -> RuntimeContext:
+    path, ranks = FOLDER / f"{name}.py", PROGRAMS[name]
+    context = RuntimeContext(machine, ranks, data=False, check=False)
+    if keeps:
+        context.keep_actions()
+    code = compile(path.read_text(), str(path), "exec")
+    with context, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_torchrun(context, path, code, [str(path)], ranks)
+    return context
+
+
+def log_on(name: str, machine: str, *settings: str) -> tuple[Machine, OpLog]:
+    """Return a changed machine, and the log of the program itself on it."""
+    changed = set_keys(load_machine(machine, PROGRAMS[name]), settings)[0]
+    return changed, run(name, changed).op_log
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("runs")
+
+    @cache
+    def keep(name: str, machine: str) -> tuple[OpLog, SavedRun]:
+        loaded = load_machine(machine, PROGRAMS[name])
+        if loaded.spec.host is not None:
+            # What libraries do once in a process takes time, too.
+            run(name, loaded)
+            run(name, loaded)
+        context = run(name, loaded, keeps=True)
+        save(context, folder / f"{name}-{machine}")
+        return context.op_log, load_run(folder / f"{name}-{machine}")
+
+    return keep
+
+
+@pytest.mark.adr("0155-D1")
+@pytest.mark.parametrize("machine", ["ahbm", "h100-sxm"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_on_its_machine_it_is_the_same_run(name: str, machine: str, kept: Any) -> None:
+    log, saved = kept(name, machine)
+    assert_same(retime(saved).op_log, log)
+
+
+@pytest.mark.adr("0155-D1")
+@pytest.mark.parametrize(
+    ("name", "machine", "settings"),
+    [
+        ("training", "h100-sxm", ["sip.cube.hbm_bandwidth_gbps=0.25x"]),
+        ("training", "h100-sxm", ["host.python_call_us=3x", "host.collective_us=0"]),
+        ("training", "h100-sxm", ["host.operation.product_us=2x", "sip.front_end_us=4x"]),
+        ("training", "a100-sxm-80g", []),
+        ("training", "ahbm", []),
+        ("sharded", "b200", []),
+        ("sharded", "h100-sxm", ["links.bandwidth_gbps=0.1x"]),
+    ],
+)
+def test_elsewhere_it_is_the_run_of_the_program_there(
+    name: str, machine: str, settings: list[str], kept: Any
+) -> None:
+    _, saved = kept(name, "h100-sxm")
+    changed, expected = log_on(name, machine, *settings)
+    found = retime(saved, changed).op_log
+    assert found.end_ps == expected.end_ps
+    assert found.to_arrow().equals(expected.to_arrow())
+
+
+@pytest.mark.adr("0155-D1")
+def test_graphs_take_the_time_of_another_machine(kept: Any) -> None:
+    _, saved = kept("graphs", "ahbm")
+    changed, expected = log_on("graphs", "tpu-v5e-like", "sip.host_launch_us=3")
+    assert_same(retime(saved, changed).op_log, expected)
+
+
+@pytest.mark.adr("0155-D2")
+def test_python_that_was_not_counted_is_not_guessed(kept: Any) -> None:
+    with pytest.raises(UsageError, match="h100-sxm has a host section, but the run was saved on"):
+        retime(kept("graphs", "ahbm")[1], load_machine("h100-sxm", 1))
