@@ -25,9 +25,11 @@ def kept(path: Path, log: OpLog, ranks: int, *, program: str = "bench.py") -> Sa
     return load_run(path)
 
 
-def simulated(path: Path, work: Callable[..., Any], ranks: int = 2) -> SavedRun:
-    """Run a program on ahbm, save the run and load it."""
-    with RuntimeContext(machine="ahbm", ranks=ranks, record_memory=True) as torch:
+def simulated(
+    path: Path, work: Callable[..., Any], ranks: int = 2, machine: str = "ahbm"
+) -> SavedRun:
+    """Run a program, save the run and load it."""
+    with RuntimeContext(machine=machine, ranks=ranks, record_memory=True) as torch:
         torch.multiprocessing.spawn(work, (torch,), nprocs=ranks)
     with path.open("w+b") as out:
         save_run(out, torch.op_log, torch.machine, {**torch.report()}, program="bench.py")

@@ -109,6 +109,18 @@ def test_a_click_on_a_kernel_shows_its_lines(window: Browser, tmp_path: Path) ->
     assert window.console() == []
 
 
+def test_a_machine_that_says_what_it_draws_has_its_power_drawn(
+    window: Browser, tmp_path: Path
+) -> None:
+    run = simulated(tmp_path / "run", two_layers, machine="a100-sxm-80g")
+    opened(window, write_page(tmp_path / "page.html", run))
+    for picture in ("energy-parts", "power-curve"):
+        window.run("document.getElementById(arguments[0]).scrollIntoView()", picture)
+        assert window.run(DRAWN, picture) > 3, picture
+    assert "W on average" in window.run("return document.getElementById('energy').innerText")
+    assert window.console() == []
+
+
 def test_names_cannot_become_scripts(window: Browser, tmp_path: Path) -> None:
     run = evil_run(tmp_path / "run")
     opened(window, write_page(tmp_path / "page.html", run, run))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.analysis import attribution, critical_path, difference
 from kernbench.hardware import leaves
 from kernbench.page.communication import communication
+from kernbench.page.energy import energy
 from kernbench.page.kernels import kernels
 from kernbench.page.lanes import timeline
 from kernbench.page.memory import memory
@@ -30,6 +31,7 @@ def contents(run: SavedRun, before: SavedRun | None = None) -> dict[str, Any]:
         "collectives": run.report["collectives"],
         "communication": communication(log, run.ranks),
         "memory": memory(log),
+        "energy": energy(run),
         "machine": _machine(run),
         "changes": None,
     }

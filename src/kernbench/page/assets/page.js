@@ -265,6 +265,30 @@ async function showMemory() {
   picture(box, draw);
 }
 
+async function showEnergy() {
+  const { energy, about } = data;
+  if (!energy) return;
+  const parts = el("div", { id: "energy-parts", "data-drawn": "true" }, energyParts(energy));
+  pictures.push(() => parts.replaceChildren(energyParts(energy)));
+  const curve = el("div", { class: "chart", id: "power-curve" });
+  section("energy", "Energy",
+    el("p", {}, `${plural(about.ranks, "device")} take${about.ranks === 1 ? "s" : ""} `, el("b", {}, formatJoules(energy.energy_j)), `, ${energy.average_w.toFixed(0)} W on average each, ${energy.peak_w.toFixed(0)} W at most. Hosts, switches and cooling are not in it.`),
+    parts,
+    el("h3", {}, "Power over time"),
+    el("p", { class: "quiet" }, `The mean of each 300th of the run${about.ranks > 1 ? "; the band is from the device that draws least to the one that draws most" : ""}.`),
+    curve,
+    el("div", { class: "wide scroll" }, table([
+      { title: "for what", text: true, of: (row) => row.name, show: (row) => kernelLink(row.name) },
+      { title: "is a", text: true, of: (row) => SAID[row.kind] ?? row.kind },
+      { title: "times", of: (row) => row.count, show: (row) => (row.count ? formatCount(row.count) : "") },
+      { title: "energy", of: (row) => row.energy_j, show: (row) => formatJoules(row.energy_j) },
+      { title: "share", of: (row) => row.energy_j, show: (row) => formatShare(row.energy_j, energy.energy_j) },
+      { title: "a device draws", of: (row) => row.average_w, show: (row) => `${row.average_w.toFixed(0)} W` },
+    ], energy.uses)), moreThan(energy.uses.length, energy.num_uses, "smaller"));
+  const milliwatts = await unpack(energy.milliwatts);
+  picture(curve, (width) => powerCurve(energy, milliwatts, about.time_ps, about.ranks, width));
+}
+
 function showMachine() {
   const { machine, about } = data;
   section("machine", "Machine",
@@ -288,10 +312,11 @@ showRanks();
 showKernels();
 showCommunication();
 const memoryShown = showMemory();
+const energyShown = showEnergy();
 showMachine();
 showNavigation();
 // For tests and for those who look at a page with their browser's console.
-Promise.all([timelineShown, memoryShown]).then(([timeline]) => {
+Promise.all([timelineShown, memoryShown, energyShown]).then(([timeline]) => {
   window.kernbench = { data, timeline };
   document.documentElement.dataset.ready = "true";
 });
