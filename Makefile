@@ -17,7 +17,7 @@ help: ## list the targets
 demo: $(VENV)/run.stamp ## run the tensor-parallel MLP on four simulated devices
 	$(BIN)/kernbench run tp_mlp --trace out/tp_mlp.trace.json
 
-test: $(VENV)/torch.stamp ## run the whole test suite, PyTorch programs included
+test: $(VENV)/torch.stamp $(VENV)/readers.stamp ## run the whole test suite, PyTorch programs included
 	$(BIN)/python -m pytest -n 2 -q
 
 browser: ## install Chromium for the tests of pages, where apt-get can; without it they are skipped
@@ -143,6 +143,12 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 
 $(VENV)/docs.stamp: $(VENV)/run.stamp
 	$(PIP) install --quiet --constraint constraints/locked.txt --group docs
+	@touch $@
+
+# Holistic Trace Analysis asks for JupyterLab, which it needs for its pictures only.
+$(VENV)/readers.stamp: $(VENV)/dev.stamp
+	$(PIP) install --quiet --constraint constraints/locked.txt --group readers
+	$(PIP) install --quiet --no-deps HolisticTraceAnalysis==0.5.0
 	@touch $@
 
 $(VENV)/torch.stamp: $(VENV)/dev.stamp

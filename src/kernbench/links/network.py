@@ -207,6 +207,14 @@ def _energy_pj(plan: LinkPlan, timing: Timing) -> Mapping[Energy, int]:
     return pace_of(uncapped(power), work, 0, 0).energy_pj
 
 
+_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter", "send_recv"})
+
+
+def _given(schedule: Schedule) -> dict[str, int]:
+    root = {"root": schedule.root} if schedule.op in _ROOTED else {}
+    return {"itemsize": schedule.itemsize, **root}
+
+
 def _relative(
     plan: LinkPlan, timing: Timing, starts: Times, free: Times, protocol: str
 ) -> _Relative:
@@ -231,7 +239,7 @@ def _relative(
         make_rows=make_rows,
         bound_ps=int(timing.busy_ps.max(initial=0)),
         hbm_bytes_by_rank=tuple(plan.hbm_bytes.tolist()),
-        given={"itemsize": schedule.itemsize},
+        given=_given(schedule),
         energy_pj=_energy_pj(plan, timing),
     )
     return _Relative(tuple(timing.ends_ps.tolist()), timing.free_ps, template)

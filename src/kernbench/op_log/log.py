@@ -121,7 +121,8 @@ class Template:
     given: Mapping[str, Any] = field(default_factory=dict)
     """What it was launched with, as JSON has it. Kernels: ``grid``, ``num_warps``, and
     ``arguments``, integers and constants by parameter; operations of PyTorch: ``shapes`` and
-    ``dtypes`` of the tensors that they take; collectives: ``itemsize`` in bytes."""
+    ``dtypes`` of the tensors that they take; collectives: ``itemsize`` in bytes, and the position
+    of the ``root`` in the group, or of a sender."""
     energy_pj: Mapping[Energy, int] = field(default_factory=dict)
     """What the work takes beside the idle device, over all ranks that take part; empty where the
     machine says nothing of energy."""

@@ -2,6 +2,9 @@
 
 from kernbench.report.accuracy import FamilyReport, accuracy_line, published_errors
 from kernbench.report.columns import WIDE_COLUMNS
+from kernbench.report.formats.folders import write_execution_traces, write_profiles
+from kernbench.report.formats.kineto import write_kineto
+from kernbench.report.formats.rank_view import HostStep, RankView, process_groups, rank_views
 from kernbench.report.html import ShownReport, report_html
 from kernbench.report.idle import IdleParts, idle_parts
 from kernbench.report.peaks import Peaks, peaks_of
@@ -24,10 +27,12 @@ __all__ = [
     "WIDE_COLUMNS",
     "CollectiveReport",
     "FamilyReport",
+    "HostStep",
     "IdleParts",
     "KernelReport",
     "Peaks",
     "RankReport",
+    "RankView",
     "Report",
     "ShownReport",
     "Slices",
@@ -45,9 +50,14 @@ __all__ = [
     "merged_slices",
     "peaks_of",
     "print_report",
+    "process_groups",
     "published_errors",
+    "rank_views",
     "report_html",
     "trace_form",
     "verdict",
+    "write_execution_traces",
+    "write_kineto",
+    "write_profiles",
     "write_trace",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
@@ -24,16 +24,12 @@ from kernbench.op_log import (
     power_over_time,
 )
 from kernbench.outputs import as_text, whole_file
-from kernbench.report.events import EventFile, Track
-from kernbench.report.rates import (
-    MOST_COUNTER_POINTS,
-    highest_steps,
-    rate_steps,
-    thinned_steps,
-)
+from kernbench.report.formats.events import EventFile, Track
+from kernbench.report.formats.nesting import nested_tracks
+from kernbench.report.formats.track_events import TrackEventFile
+from kernbench.report.rates import MOST_COUNTER_POINTS, highest_steps, rate_steps, thinned_steps
 from kernbench.report.slices import merged_slices
 from kernbench.report.timeline import Timeline, TrackKey, TrackSlices
-from kernbench.report.track_events import TrackEventFile
 
 MOST_SLICES = 400_000
 LEAST_PER_TRACK = 64
@@ -449,24 +445,3 @@ def _instance_args(instance: Instance, position: int, duration_ps: int) -> dict[
     if template.kind == "collective":
         args |= {"algorithm": template.algorithm, "message_bytes": template.message_bytes}
     return {**args, **template.given}
-
-
-def nested_tracks(ranges: Iterable[HostRange]) -> list[list[HostRange]]:
-    """Return the ranges on tracks, each on the first that it fits.
-
-    On a track any two ranges are apart or one lies inside the other, as timelines draw them.
-    """
-    tracks: list[list[HostRange]] = []
-    open_until: list[list[int]] = []
-    for each in sorted(ranges, key=lambda it: (it.start_ps, -it.end_ps)):
-        for track, ends in zip(tracks, open_until, strict=True):
-            while ends and ends[-1] <= each.start_ps:
-                ends.pop()
-            if not ends or each.end_ps <= ends[-1]:
-                track.append(each)
-                ends.append(each.end_ps)
-                break
-        else:
-            tracks.append([each])
-            open_until.append([each.end_ps])
-    return tracks

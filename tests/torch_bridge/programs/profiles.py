@@ -18,6 +18,7 @@ x = torch.ones(64, 64, device="cuda")
 torch.mm(x, x)  # not in the profile
 kinds = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
 with profile(activities=kinds, with_flops=True) as prof:
+    prof.add_metadata_json("my key", "[1, 2]")
     with record_function("my step"):
         for _ in range(rank + 1):
             torch.mm(x, x)
@@ -43,3 +44,8 @@ assert len(saved) == 2
 assert saved[0] == saved[1] > 0
 with torch.autograd.profiler.emit_nvtx(), torch.cuda.profiler.profile():
     torch.add(x, x)
+board = torch.profiler.tensorboard_trace_handler(f"{sys.argv[1]}/board{rank}", use_gzip=True)
+with profile(schedule=cycle, on_trace_ready=board) as prof:
+    for _ in range(9):
+        torch.add(x, x)
+        prof.step()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.report.formats.kineto_rules import check_kineto  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 
@@ -35,5 +38,31 @@ def test_a_profile_is_what_the_op_log_says_of_the_rank(tmp_path: Path) -> None:
         assert "Self CUDA time total" in table
         named = {each.name for each in context.op_log.host_ranges if each.rank == rank}
         assert named >= {"my step", "marked"}
-        events = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert sum(each["name"] == "aten.mm" for each in events) == rank + 1
+        trace = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert trace["distributedInfo"]["rank"] == rank
+        assert trace["my key"] == [1, 2]
+        check_kineto(trace)
+        kinds = Counter((each.get("cat"), each["name"]) for each in trace["traceEvents"])
+        assert kinds["kernel", "aten.mm"] == kinds["cpu_op", "aten::mm"] == rank + 1
+        assert kinds["user_annotation", "my step"] == 1
+        assert kinds["gpu_user_annotation", "my step"] == 2  # on two streams
+        assert kinds["user_annotation", "ProfilerStep#0"] == 0
+        (collective,) = (
+            each for each in trace["traceEvents"] if each["name"].startswith("ncclDevKernel_")
+        )
+        assert collective["args"]["Collective name"] == "allreduce"
+        assert collective["args"]["In msg nelems"] == 64 * 64
+        (shown,) = (each["args"] for each in trace["traceEvents"] if each["name"] == "aten::add")
+        assert shown["Input Dims"] == [[64, 64], [64, 64]]
+        folder = tmp_path / f"board{rank}"
+        boards = [json.loads(gzip.decompress(each.read_bytes())) for each in folder.iterdir()]
+        assert len(boards) == 2
+        for board in boards:
+            check_kineto(board)
+            steps = [
+                each["name"]
+                for each in board["traceEvents"]
+                if each.get("cat") == "user_annotation"
+            ]
+            assert len(steps) == 2
+            assert all(name.startswith("ProfilerStep#") for name in steps)

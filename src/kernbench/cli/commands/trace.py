@@ -11,6 +11,7 @@ import typer
 from kernbench.cli import options as given
 from kernbench.cli.programs.reporting import DONE, dump_timeline, guarded
 from kernbench.cli.registry import options_command
+from kernbench.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +21,19 @@ class TraceOptions(given.SavedRunOptions):
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", help="The timeline: .pftrace or .json; .gz compresses it."),
+        typer.Argument(
+            metavar="FILE|DIR", help="The timeline: .pftrace or .json; .gz compresses it."
+        ),
     ]
+    kineto: Annotated[
+        bool,
+        typer.Option(
+            "--kineto", help="Into DIR, a file per rank as torch.profiler writes it, for HTA."
+        ),
+    ] = False
+    chakra: Annotated[
+        bool, typer.Option("--chakra", help="Into DIR, an execution trace of Chakra per rank.")
+    ] = False
 
 
 PLACE = 22
@@ -30,12 +42,24 @@ app = typer.Typer()
 
 @options_command(app, "trace")
 def _trace(context: typer.Context, options: TraceOptions) -> int:
-    """Write the timeline of a saved run, with its critical path, for ui.perfetto.dev."""
+    """Write the timeline of a saved run, with its critical path, for ui.perfetto.dev.
+
+    Or, with --kineto or --chakra, files that other tools read.
+    """
     return guarded(lambda: write_timeline(options), options.debug, usage=True)
 
 
 def write_timeline(options: TraceOptions) -> int:
-    """Write the timeline, and return the exit status."""
+    """Write the timeline, and return the exit status.
+
+    Raises:
+        UsageError: Two formats were asked for.
+        OutputError: There is no place for a file, or a folder holds files of another run.
+    """
+    if options.kineto and options.chakra:
+        raise UsageError("--kineto and --chakra are two formats; write them to two folders")
+    if options.kineto or options.chakra:
+        return _write_folder(options)
     from kernbench.outputs import Outputs
     from kernbench.saved import load_run
 
@@ -45,4 +69,16 @@ def write_timeline(options: TraceOptions) -> int:
             dump_timeline(run.log, run.machine, file, options.file)
         outputs.publish()
     print(f"timeline: {options.file} (open it in https://ui.perfetto.dev)", file=sys.stderr)
+    return DONE
+
+
+def _write_folder(options: TraceOptions) -> int:
+    from kernbench.report import write_execution_traces, write_profiles
+    from kernbench.saved import load_run
+
+    run = load_run(options.run)
+    write = write_profiles if options.kineto else write_execution_traces
+    files = write(run.log, run.machine, run.ranks, options.file)
+    said = f"{files[0].name} to {files[-1].name}" if len(files) > 1 else files[0].name
+    print(f"{options.file}: {said}", file=sys.stderr)
     return DONE

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import deque
+import json
 from typing import Any
 
 import torch.autograd.profiler as autograd_profiler
@@ -12,8 +11,8 @@ from torch.autograd import DeviceType
 from torch.autograd.profiler_util import EventList, FunctionEvent
 from torch.profiler import ProfilerActivity
 
-from kernbench.op_log import HostSpan, Instance
-from kernbench.outputs import name_of, whole_file
+from kernbench.outputs import as_text, name_of, whole_file
+from kernbench.report import HostStep, RankView, process_groups, rank_views, write_kineto
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device import streams
 from kernbench.torch_bridge.placement.names import device_at
@@ -26,7 +25,7 @@ class SimulatedProfile:
     """Replaces ``torch.autograd.profiler.profile``, on which ``torch.profiler`` is built.
 
     Every launch is a host event with the command that it launched, and every command a device
-    event. Stacks, shapes and memory are not recorded.
+    event. Stacks and memory are not recorded; shapes are, in traces.
     """
 
     kineto_results = None
@@ -40,6 +39,9 @@ class SimulatedProfile:
         self._accumulates = bool(options.get("acc_events"))
         self._start = (0, 0)
         self._events: list[FunctionEvent] = []
+        self._parts: list[RankView] = []
+        self.metadata: dict[str, Any] = {}
+        """What the program adds to its traces."""
         self._tree: EventList | None = None
         self._stats = autograd_profiler._ProfilerStats()
 
@@ -59,41 +61,37 @@ class SimulatedProfile:
             len(process.ranges.ended),
         )
         if not self._accumulates:
-            self._events = []
+            self._events, self._parts = [], []
 
     def _stop(self) -> None:
         streams.synchronize()
         self._tree = None
         process = current()
-        first_span, first_range = self._start
+        part = _part(process, *self._start)
+        self._parts.append(part)
         if self._use_cpu:
-            for each in process.ranges.ended[first_range:]:
+            for each in part.ranges:
                 self._add(each.name, each.start_ps, each.end_ps, 0, is_user_annotation=True)
-        log = process.session.run.op_log
-        launched = _launched(process)
-        for span, instances in launched[
-            bisect_left([position for position, _ in launched], first_span) :
-        ]:
-            self._add_launch(process, log.host_spans[span], instances)
+        for step in part.steps:
+            if step.span.kind == "launch":
+                self._add_launch(step)
         if self._use_cpu:
-            for waited in log.host_spans[first_span:]:
-                if waited.rank == process.rank and waited.kind == "wait":
-                    self._add(f"wait for {waited.label}", waited.start_ps, waited.end_ps, 0)
+            for step in part.steps:
+                if step.span.kind == "wait":
+                    self._add(f"wait for {step.span.label}", step.start_ps, step.end_ps, 0)
 
-    def _add_launch(self, process: Process, span: HostSpan, instances: list[Instance]) -> None:
+    def _add_launch(self, step: HostStep) -> None:
         made = None
         if self._use_cpu:
-            name = span.label.replace("aten.", "aten::", 1)
-            flops = sum(each.template.flops for each in instances)
-            made = self._add(name, span.start_ps, span.end_ps, 0, flops=flops)
-        for instance in instances if self._use_device else ():
-            at, name = instance.ranks.index(process.rank), instance.template.name
-            start_ps, end_ps = instance.starts_ps[at], instance.ends_ps[at]
-            index = device_at(instance.sips[at]).index
-            place = {"device_type": DeviceType.CUDA, "device_index": index}
+            name = step.span.label.replace("aten.", "aten::", 1)
+            flops = sum(each.template.flops for each in step.launched)
+            made = self._add(name, step.start_ps, step.end_ps, 0, flops=flops)
+        for each in step.launched if self._use_device else ():
+            name, sip_id = each.template.name, each.sip
+            place = {"device_type": DeviceType.CUDA, "device_index": device_at(sip_id).index}
             if made is not None:
-                made.append_kernel(name, instance.sips[at], (end_ps - start_ps) / _PS_PER_US)
-            self._add(name, start_ps, end_ps, 1, **place)
+                made.append_kernel(name, sip_id, (each.end_ps - each.start_ps) / _PS_PER_US)
+            self._add(name, each.start_ps, each.end_ps, 1, **place)
 
     def _add(
         self, name: str, start_ps: int, end_ps: int, thread: int, **more: Any
@@ -135,8 +133,16 @@ class SimulatedProfile:
         return self.function_events.self_cpu_time_total
 
     def export_chrome_trace(self, path: str, *args: Any, **kwargs: Any) -> None:
-        with whole_file(path) as file:
-            self.function_events.export_chrome_trace(name_of(file))
+        process = current()
+        run = process.session.run
+        view = RankView(process.rank)
+        for part in self._parts:
+            view.steps += part.steps if self._use_cpu else []
+            view.ranges += part.ranges if self._use_cpu else []
+            view.commands += part.commands if self._use_device else []
+        groups = process_groups(run.op_log)
+        with whole_file(path) as file, as_text(file) as text:
+            write_kineto(view, run.machine, groups, run.world_size, text, metadata=self.metadata)
 
     def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
         with whole_file(path) as file:
@@ -146,23 +152,14 @@ class SimulatedProfile:
         """Accept it: everything is recorded in any case."""
 
 
-def _launched(process: Process) -> list[tuple[int, list[Instance]]]:
-    """Return positions of a rank's launches among the host's spans, with the launched commands.
-
-    The k-th launch of a name by a rank is the k-th of its commands of that name.
-    """
-    log = process.session.run.op_log
-    commands: dict[str, deque[Instance]] = {}
-    for instance in log.instances:
-        if process.rank in instance.ranks:
-            commands.setdefault(instance.template.name, deque()).append(instance)
-    found: list[tuple[int, list[Instance]]] = []
-    for position, span in enumerate(log.host_spans):
-        if span.rank == process.rank and span.kind == "launch":
-            names = log.graphs.get(span.label, (span.label,))
-            waiting = (commands.get(name) for name in names)
-            found.append((position, [each.popleft() for each in waiting if each]))
-    return found
+def _part(process: Process, first_span: int, first_range: int) -> RankView:
+    """Return what a rank did from a span of the log and a range of its own on."""
+    log, rank = process.session.run.op_log, process.rank
+    before = sum(span.rank == rank for span in log.host_spans[:first_span])
+    steps = [step for view in rank_views(log, [rank]) for step in view.steps[before:]]
+    commands = [each for step in steps for each in step.launched]
+    commands.sort(key=lambda each: each.start_ps)
+    return RankView(rank, steps, commands, process.ranges.ended[first_range:])
 
 
 def _prepare(self: Any) -> None:
@@ -176,6 +173,16 @@ def _prepare(self: Any) -> None:
         )
 
 
+def _add_metadata(self: Any, key: str, value: str) -> None:
+    if self.profiler is not None:
+        self.profiler.metadata[key] = value
+
+
+def _add_metadata_json(self: Any, key: str, value: str) -> None:
+    if self.profiler is not None:
+        self.profiler.metadata[key] = json.loads(value)
+
+
 def install(patches: Patches) -> None:
     """Let programs profile themselves."""
     patches.set(autograd_profiler, "profile", SimulatedProfile)
@@ -184,8 +191,8 @@ def install(patches: Patches) -> None:
         {
             "prepare_trace": _prepare,
             "start_trace": lambda self: self.profiler._start_trace(),
-            "add_metadata_json": lambda self, key, value: None,
-            "add_metadata": lambda self, key, value: None,
+            "add_metadata_json": _add_metadata_json,
+            "add_metadata": _add_metadata,
         },
     )
     patches.set(

@@ -11,9 +11,9 @@ from kernbench.analysis import critical_path
 from kernbench.hardware import load_machine
 from kernbench.op_log import HostRange, OpLog
 from kernbench.report import write_trace
-from kernbench.report.wire import double, fixed64, integer, varint
+from kernbench.report.formats.wire import double, fixed64, integer, varint
 from tests.logs import LogBuilder, kernel, ring, small_log
-from tests.report.perfetto_rules import NativeTrace, packets_of, read_native
+from tests.report.formats.perfetto_rules import NativeTrace, packets_of, read_native
 from tests.report.trace_rules import Events, nanoseconds, read_checked
 
 MACHINE = load_machine("ahbm:16")
@@ -82,7 +82,8 @@ def test_tracks_are_in_order_hosts_first_and_numbers_by_value(tmp_path: Path) ->
     assert engines == [
         f"SIP 10/{each}"
         for each in (
-            *("stream comm", "stream compute", "dma_in", "gemm", "dma_out", "HBM bandwidth"),
+            *("stream comm", "stream compute", "dma_in", "gemm", "dma_out"),
+            *("HBM bandwidth", "power"),
         )
     ]
     assert found.about == "machine: ahbm, sips: 16"
@@ -90,13 +91,13 @@ def test_tracks_are_in_order_hosts_first_and_numbers_by_value(tmp_path: Path) ->
 
 def test_counters_of_memory_and_links_have_units_and_end_at_zero(tmp_path: Path) -> None:
     found = written(small_log(), tmp_path)
-    counters = {name: track for name, track in found.tracks.items() if track.unit}
+    counters = {name: track for name, track in found.tracks.items() if track.unit == "GB/s"}
     first, second = (MACHINE.links[index].name for index in (0, 1))
     assert counters.keys() == {
         *("SIP 0/HBM bandwidth", "SIP 1/HBM bandwidth"),
         *(f"links/{name} bandwidth" for name in (first, second)),
     }
-    assert {track.unit for track in counters.values()} == {"GB/s"}
+    assert found.tracks["SIP 0/power"].unit == "W"
     # 512 bytes in 0.15 us, the one that the first rank waits included.
     assert counters[f"links/{first} bandwidth"].points == [(1_400, 3.413), (1_550, 0.0)]
     assert all(track.points[-1][1] == 0 for track in counters.values())

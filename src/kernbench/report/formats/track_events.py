@@ -1,7 +1,7 @@
 """Perfetto's own format, a protocol buffer of track events, onto a file.
 
 Source: protos/perfetto/trace of the Perfetto project: the fields below are those of the messages
-that comments name. Times are whole nanoseconds, rounded down as in :mod:`kernbench.report.events`.
+that comments name. Times are whole nanoseconds, rounded down as in ``events``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from kernbench.report.events import Track
-from kernbench.report.wire import double, fixed64, integer, message, text, varint
+from kernbench.report.formats.events import Track
+from kernbench.report.formats.wire import double, fixed64, integer, message, text, varint
 
 _BEGIN, _END, _COUNTER = 1, 2, 4
 """TrackEvent.Type"""
@@ -61,7 +61,7 @@ class _Texts:
 class TrackEventFile:
     """Writes one trace; a context manager whose end writes it.
 
-    It has the methods of :class:`~kernbench.report.events.EventFile`. All tracks lie in one group,
+    It has the methods of ``EventFile`` for the JSON. All tracks lie in one group,
     as readers sort what lies in none by name. With ``packs`` packets are compressed, in the way
     that the format has for it.
     """

@@ -1,0 +1,95 @@
+"""Exports of a run that are a file per rank, in one folder."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from kernbench.errors import OutputError, UsageError
+from kernbench.hardware import Machine
+from kernbench.op_log import OpLog
+from kernbench.outputs import Outputs, as_text
+from kernbench.report.formats.chakra import write_chakra
+from kernbench.report.formats.kineto import write_kineto
+from kernbench.report.formats.rank_view import RankView, process_groups, rank_views
+
+GROUPS = "comm_groups.json"
+"""The ranks of each process group, beside Chakra's traces."""
+
+
+def write_profiles(log: OpLog, machine: Machine, world_size: int, folder: Path | str) -> list[Path]:
+    """Write a file per rank as PyTorch's profiler does, compressed; return their paths.
+
+    Raises:
+        OutputError: They cannot be written, or the folder holds a rank that this run does not have.
+        UsageError: The run has done nothing.
+    """
+    groups = process_groups(log)
+
+    def write(view: RankView, out: BinaryIO) -> None:
+        # Without a name and a time, equal runs are equal bytes.
+        packed: Any = gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0)
+        with packed, as_text(packed) as text:
+            write_kineto(view, machine, groups, world_size, text)
+
+    return _write_ranks(log, Path(folder), "rank{}.pt.trace.json.gz", write)
+
+
+def write_execution_traces(
+    log: OpLog, machine: Machine, world_size: int, folder: Path | str
+) -> list[Path]:
+    """Write an execution trace of Chakra per rank, and the process groups; return the paths.
+
+    Raises:
+        OutputError: They cannot be written, or the folder holds a rank that this run does not have.
+        UsageError: The run has done nothing, or something that Chakra has no node for.
+    """
+    groups = process_groups(log)
+
+    def write(view: RankView, out: BinaryIO) -> None:
+        write_chakra(view, groups, world_size, out)
+
+    members = {name: list(ranks) for ranks, name in groups.items()}
+    return _write_ranks(log, Path(folder), "run.{}.et", write, {GROUPS: members})
+
+
+def _write_ranks(
+    log: OpLog,
+    folder: Path,
+    pattern: str,
+    write: Callable[[RankView, BinaryIO], None],
+    more: Mapping[str, Any] | None = None,
+) -> list[Path]:
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder} is a file; name a folder, in which each rank has a file")
+    views = rank_views(log)
+    if not views:
+        raise UsageError("the run has launched nothing: there is no rank to write a file for")
+    paths = {folder / pattern.format(view.rank): view for view in views}
+    others = _others(folder, pattern, set(paths))
+    if others:
+        raise OutputError(
+            f"{folder} holds {others[0]} of another run, which readers would take for one of this "
+            "run's ranks; name another folder"
+        )
+    asked = {str(path): str(path) for path in [*paths, *(folder / name for name in more or ())]}
+    with Outputs(asked) as outputs:
+        for path, view in paths.items():
+            with outputs.writing(str(path)) as out:
+                write(view, out)
+        for name, value in (more or {}).items():
+            with outputs.writing(str(folder / name)) as out:
+                out.write(f"{json.dumps(value, indent=1)}\n".encode())
+        outputs.publish()
+    return list(paths)
+
+
+def _others(folder: Path, pattern: str, mine: set[Path]) -> list[str]:
+    before, after = map(re.escape, pattern.split("{}"))
+    alike = re.compile(rf"{before}\d+{after}")
+    found = folder.iterdir() if folder.exists() else ()
+    return sorted(each.name for each in found if alike.fullmatch(each.name) and each not in mine)

@@ -1,0 +1,85 @@
+"""``kernbench trace``: which format a name or an option asks for, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from kernbench.cli.app import app
+
+BENCH = """
+def run(torch):
+    a = torch.randn(64, 64)
+    (a @ a).numpy()
+"""
+NOTHING = """
+def run(torch):
+    pass
+"""
+
+
+def kernbench(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("trace")
+    for name, text in (("bench", BENCH), ("nothing", NOTHING)):
+        (made / f"{name}.py").write_text(text)
+        done = kernbench("run", made / f"{name}.py", "--save", made / f"{name}.run")
+        assert done.exit_code == 0, done.output
+    return made
+
+
+def test_names_and_options_ask_for_formats(folder: Path) -> None:
+    run = folder / "bench.run"
+    names = ("t.json", "t.json.gz", "t.pftrace", "t.pftrace.gz")
+    heads = (b'{"displayTimeUnit"', b"\x1f\x8b", b"\x0a", b"\x1f\x8b")
+    for name, head in zip(names, heads, strict=True):
+        assert kernbench("trace", run, folder / name).exit_code == 0
+        assert (folder / name).read_bytes().startswith(head)
+    done = kernbench("trace", run, folder / "profiles", "--kineto")
+    assert (done.exit_code, done.stderr) == (0, f"{folder}/profiles: rank0.pt.trace.json.gz\n")
+    (written,) = (folder / "profiles").iterdir()
+    names_of_events = {
+        e["name"] for e in json.loads(gzip.decompress(written.read_bytes()))["traceEvents"]
+    }
+    assert {"matmul", "cudaLaunchKernel", "Memcpy DtoH (Device -> Pageable)"} <= names_of_events
+    assert kernbench("trace", run, folder / "graphs", "--chakra").exit_code == 0
+    assert {each.name for each in (folder / "graphs").iterdir()} == {"run.0.et", "comm_groups.json"}
+
+
+@pytest.mark.parametrize(
+    ("run", "file", "option", "said"),
+    [
+        ("bench.run", "", "", "is a folder; name a file in it"),
+        ("bench.run", "bench.py", "--kineto", "is a file; name a folder"),
+        ("bench.run", "bench.run", "--chakra", "is a file; name a folder"),
+        ("nothing.run", "none", "--kineto", "has launched nothing"),
+        ("nothing.run", "none", "--chakra", "has launched nothing"),
+        ("bench.py", "none", "--kineto", "is no run saved with --save"),
+        ("absent.run", "none", "--chakra", "No such file"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_and_leaves_nothing(
+    run: str, file: str, option: str, said: str, folder: Path
+) -> None:
+    before = {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file()}
+    done = kernbench("trace", folder / run, folder / file, *([option] if option else []))
+    assert done.exit_code != 0
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / "none").exists()
+    assert before == {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file()}
+
+
+def test_two_formats_are_two_folders(folder: Path) -> None:
+    done = kernbench("trace", folder / "bench.run", folder / "both", "--kineto", "--chakra")
+    assert done.exit_code == 2
+    assert "two formats; write them to two folders" in done.stderr
+    assert not (folder / "both").exists()
