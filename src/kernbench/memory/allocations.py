@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,9 @@ class Allocation:
             self.phase = phase
 
 
+_FIELDS = attrgetter("begin", "end", "begin_ps", "end_ps", "size_bytes")
+
+
 def steps_in_use(
     entries: Sequence[Allocation],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -76,10 +80,12 @@ def steps_in_use(
 
     That is: the numbers of the events, their times in ps, the bytes that are in use from each on.
     """
-    freed = [each for each in entries if each.end != NEVER]
-    numbers = np.array([*(a.begin for a in entries), *(a.end for a in freed)], np.int64)
-    times_ps = np.array([*(a.begin_ps for a in entries), *(a.end_ps for a in freed)], np.int64)
-    sizes = np.array([*(a.size_bytes for a in entries), *(-a.size_bytes for a in freed)], np.int64)
+    columns = np.array([_FIELDS(each) for each in entries], np.int64).reshape(-1, 5).T
+    begin, end, begin_ps, end_ps, size_bytes = columns
+    freed = end != NEVER
+    numbers = np.concatenate([begin, end[freed]])
+    times_ps = np.concatenate([begin_ps, end_ps[freed]])
+    sizes = np.concatenate([size_bytes, -size_bytes[freed]])
     order = np.argsort(numbers)
     return numbers[order], np.maximum.accumulate(times_ps[order]), np.cumsum(sizes[order])
 

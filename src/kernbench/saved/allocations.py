@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
+from operator import attrgetter
 
 import pyarrow as pa
 
@@ -36,13 +38,13 @@ _SCHEMA = pa.schema(
 
 def table_of(log: AllocationLog) -> pa.Table:
     """Return a run's allocations as a table."""
-    entries = log.entries
+    rows = list(map(attrgetter(*_SCHEMA.names), log.entries))
     arrays = []
-    for field in _SCHEMA:
-        values = [getattr(each, field.name) for each in entries]
+    for field, values in zip(
+        _SCHEMA, zip(*rows, strict=True) if rows else [()] * len(_SCHEMA), strict=True
+    ):
         if pa.types.is_dictionary(field.type):
-            texts = pa.array([str(each) for each in values], pa.string())
-            arrays.append(texts.dictionary_encode())
+            arrays.append(_encoded(values))
         elif pa.types.is_list(field.type):
             # Faster than from tuples.
             offsets = [0]
@@ -53,6 +55,20 @@ def table_of(log: AllocationLog) -> pa.Table:
         else:
             arrays.append(pa.array(values, field.type))
     return pa.table(arrays, schema=_SCHEMA)
+
+
+def _encoded(values: Sequence[object]) -> pa.Array:
+    """Return texts as codes; objects that repeat are looked at once."""
+    codes: dict[int, int] = {}
+    texts: list[str] = []
+    found = []
+    for each in values:
+        code = codes.get(id(each))
+        if code is None:
+            code = codes[id(each)] = len(texts)
+            texts.append(str(each))
+        found.append(code)
+    return pa.DictionaryArray.from_arrays(pa.array(found, pa.int32()), pa.array(texts, pa.string()))
 
 
 def allocations_in(table: pa.Table) -> AllocationLog:

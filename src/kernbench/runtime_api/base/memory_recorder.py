@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import lru_cache
+from inspect import isabstract
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernbench.clock import owner_of, user_site
+from kernbench.clock import is_of_program
 from kernbench.memory import Allocation, AllocationLog
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from types import CodeType, FrameType
 
     from kernbench.clock import Simulation
     from kernbench.memory import Buffer
@@ -27,11 +28,12 @@ class MemoryRecorder:
         self._log = log
         self._simulation = simulation
         self._rank = rank
+        self._sites = _Sites()
 
     def allocated(self, buffer: Buffer, size_bytes: int) -> None:
         """Note a new buffer, which takes up some bytes."""
-        log, frame = self._log, sys._getframe(2)
-        site = user_site(frame)
+        log = self._log
+        layers, file, line = self._sites.find(sys._getframe(2))
         name, shape, dtype = _parts_of(buffer.label)
         buffer.allocation = made = Allocation(
             self._rank(),
@@ -43,9 +45,9 @@ class MemoryRecorder:
             name,
             shape,
             dtype,
-            _layers_of(frame),
-            site.file,
-            site.line,
+            layers,
+            file,
+            line,
         )
         log.entries.append(made)
 
@@ -70,14 +72,38 @@ def _sizes(shape: str) -> tuple[int, ...]:
     return tuple(int(size) for size in shape.strip("()").split(",") if size)
 
 
-def _layers_of(frame: FrameType | None) -> str:
-    """Return the classes of ``kernbench.tp`` whose code runs, outermost first."""
-    found: list[str] = []
-    while frame is not None:
+class _Sites:
+    """Says where in the program, and in which layers of ``kernbench.tp``, something happens."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[CodeType, str | None]] = {}
+        """By the identity of code, whose own hash is slow: whether it is the program's (None), or
+        which class of layers it is of."""
+
+    def find(self, frame: FrameType | None) -> tuple[str, str, int]:
+        """Return the layers, outermost first, and the file and the line of the program."""
+        known = self._known
+        layers = ""
+        while frame is not None:
+            code = frame.f_code
+            found = known.get(id(code))
+            if found is None:
+                found = known[id(code)] = code, self._owner_of(frame)
+            owner = found[1]
+            if owner is None:
+                return layers, code.co_filename, frame.f_lineno
+            if owner and not layers.startswith(owner):
+                layers = f"{owner}/{layers}" if layers else owner
+            frame = frame.f_back
+        return layers, "", 0
+
+    def _owner_of(self, frame: FrameType) -> str | None:
         code = frame.f_code
-        if code.co_filename.startswith(_LAYERS) and code.co_varnames[:1] == ("self",):
-            owner = type(owner_of(frame)).__name__
-            if not found or found[-1] != owner:
-                found.append(owner)
-        frame = frame.f_back
-    return "/".join(reversed(found))
+        if is_of_program(code.co_filename):
+            return None
+        if not code.co_filename.startswith(_LAYERS):
+            return ""
+        owner = code.co_qualname.partition(".")[0]
+        kind = frame.f_globals.get(owner)
+        # A base class is not the layer's own.
+        return owner if isinstance(kind, type) and not isabstract(kind) else ""
