@@ -1,6 +1,6 @@
 """Why a run took as long as it did: its critical path, and where every picosecond of it went."""
 
-from kernbench.analysis.attribution import Spent, attribution
+from kernbench.analysis.attribution import COPY, LINKS, OF_HOST, RANKS, Spent, attribution
 from kernbench.analysis.critical_path import Segment, critical_path
 from kernbench.analysis.difference import (
     Contribution,
@@ -25,20 +25,27 @@ from kernbench.analysis.memory import (
     peak_line,
     print_memory,
 )
+from kernbench.analysis.tables import TableColumn, fitting_table
 from kernbench.analysis.why import Why, explain, print_why
 
 __all__ = [
+    "COPY",
+    "LINKS",
+    "OF_HOST",
+    "RANKS",
     "Contribution",
     "Difference",
     "KernelLines",
     "MemoryReport",
     "Segment",
     "Spent",
+    "TableColumn",
     "Why",
     "attribution",
     "critical_path",
     "difference",
     "explain",
+    "fitting_table",
     "format_joules",
     "kernel_lines",
     "kernels_by_time",

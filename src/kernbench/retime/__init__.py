@@ -1,5 +1,7 @@
 """Saved runs, done again without their programs: on another machine, or with keys changed."""
 
+from kernbench.retime.findings import RankedFindings, as_markdown, findings, print_findings
 from kernbench.retime.retiming import Retiming
+from kernbench.retime.what_if import WhatIf
 
-__all__ = ["Retiming"]
+__all__ = ["RankedFindings", "Retiming", "WhatIf", "as_markdown", "findings", "print_findings"]

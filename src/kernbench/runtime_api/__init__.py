@@ -7,6 +7,7 @@ from kernbench.runtime_api.base.run import Run
 from kernbench.runtime_api.base.streams import DeviceStream, Marker, WaitFor
 from kernbench.runtime_api.collectives.collective import Collective
 from kernbench.runtime_api.collectives.disagreement import not_fitting
+from kernbench.runtime_api.collectives.lone_collective import LoneCollective
 from kernbench.runtime_api.collectives.work import Part, Signature, Work
 from kernbench.runtime_api.front.context import RuntimeContext, current_context
 from kernbench.runtime_api.front.distributed import Distributed, ReduceOp
@@ -42,6 +43,7 @@ __all__ = [
     "LaunchAttributes",
     "LentMemory",
     "LivePlan",
+    "LoneCollective",
     "Marker",
     "Part",
     "PlayedPart",

@@ -12,6 +12,7 @@ from kernbench.runtime_api.base.actions import Action
 from kernbench.runtime_api.base.streams import Marker, WaitFor
 from kernbench.runtime_api.base.transfers import DeviceCommand
 from kernbench.runtime_api.collectives.collective import Collective
+from kernbench.runtime_api.collectives.lone_collective import LoneCollective
 from kernbench.runtime_api.collectives.work import Part, Signature
 from kernbench.runtime_api.front.context import RuntimeContext
 from kernbench.runtime_api.front.multiprocessing import SpawnContext
@@ -51,7 +52,7 @@ class KeptLaunch(StreamCommand):
         run, state = player.run, player.run.rank_state
         super().__init__(run.simulation.env, given["name"])
         self._run, self._queue = run, queue
-        self._template = player.template_of(given["launch"])
+        self._template = player.changed(player.template_of(given["launch"]))
         self._operands = [KernelOperand(*each) for each in given["operands"]]
         self._addresses = tuple(given["addresses"])
         self._rank, self._sip_id = state.rank, queue.sip_id
@@ -110,6 +111,11 @@ class Player:
         self.entries: dict[int, KernelEntry] = {}
         self._launches: dict[int, Any] = {}
         self._signatures: dict[int, Signature] = {}
+        self.change: Callable[[Template], Template] | None = None
+        """Returns what takes the place of a template, in a run that tries something."""
+        self.nobody_waits = False
+        """Whether a collective begins for each rank when that rank comes to it."""
+        self._lone_times_ps: dict[Any, int] = {}
         self.kept = dict.fromkeys(
             each["name"] for each in self.works if each["kind"] == "decided by data"
         )
@@ -245,11 +251,17 @@ class Player:
         self.meet(meeting).arrive(given["position"], part, after)
         return part
 
-    def meet(self, meeting: int) -> Collective:
+    def changed(self, template: Template) -> Template:
+        """Return what takes the place of a template."""
+        return template if self.change is None else self.change(template)
+
+    def meet(self, meeting: int) -> Collective | LoneCollective:
         """Return a collective by its number."""
         found = self._meetings.get(meeting)
         if found is None:
             given = self._meeting_of[meeting]
+            if self.nobody_waits:
+                return LoneCollective(self.run, tuple(given["ranks"]), self._lone_times_ps)
             found = self._meetings[meeting] = Collective(
                 self.run, given["title"], tuple(given["ranks"]), given["timeout_ps"], given["call"]
             )

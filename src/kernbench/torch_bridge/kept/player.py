@@ -9,6 +9,7 @@ from kernbench.op_log import Template
 from kernbench.runtime_api import (
     PLAIN_LAUNCH,
     Action,
+    LoneCollective,
     Marker,
     PlayedPart,
     Player,
@@ -90,7 +91,10 @@ class TorchPlayer(Player):
         """Return the schedules of an operation on this machine."""
         found = self._timings.get(work)
         if found is None:
-            found = self._timings[work] = self._timing_of(self.works[work])
+            made = found = self._timing_of(self.works[work])
+            if self.change is not None:
+                found = OperationTiming(lambda queued: self.changed(made.template(queued)))
+            self._timings[work] = found
         return found
 
     def _timing_of(self, given: dict[str, Any]) -> OperationTiming:
@@ -231,6 +235,10 @@ class TorchPlayer(Player):
             after.append(before)
         state.channel_tails[given["channel"]] = part
         collective = self.meet(meeting)
+        if isinstance(collective, LoneCollective):
+            collective.arrive(given["position"], part, after)
+            self.run.simulation.wake(part.data)
+            return part
         parts = self._parts.setdefault(collective, [])
         parts.append(part)
         collective.arrive(given["position"], part, after)

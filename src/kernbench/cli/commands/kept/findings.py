@@ -1,0 +1,80 @@
+"""``kernbench findings``: what holds a saved run up, and what would be gained without it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from kernbench.cli import options as given
+from kernbench.cli.commands.kept.diff import parse_share
+from kernbench.cli.programs.reporting import DONE, FAILED, STDOUT, guarded, show_or_write
+from kernbench.cli.registry import options_command
+from kernbench.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingsOptions(given.AnalysisOptions):
+    """What ``kernbench findings`` was given."""
+
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
+    markdown: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|-", help="Write them as Markdown; - is stdout."),
+    ] = None
+    against: Annotated[
+        str | None, typer.Option(metavar="RUN", help="An older run, for --fail-over.")
+    ] = None
+    fail_over: Annotated[
+        str | None,
+        typer.Option(metavar="5%", help="Exit with 1 if the run takes longer by more than this."),
+    ] = None
+
+
+PLACE = 21
+app = typer.Typer()
+
+
+@options_command(app, "findings")
+def _findings(context: typer.Context, options: FindingsOptions) -> int:
+    """Rank what holds a saved run up, by the gain that runs without it have shown.
+
+    Each of them is done anew, without the program: a kernel that takes no time, HBM or links twice
+    as fast, hosts that take no time, collectives that overlap, no rank that waits.
+    """
+    return guarded(lambda: show_findings(options), options.debug, usage=True)
+
+
+def show_findings(options: FindingsOptions) -> int:
+    """Print or write the findings of a run, and return the exit status."""
+    from kernbench.outputs import write_text
+    from kernbench.retime import as_markdown, findings, print_findings
+    from kernbench.saved import load_run
+
+    if (options.against is None) != (options.fail_over is None):
+        raise UsageError("--fail-over 5% and --against RUN are given together")
+    if options.json == options.markdown == STDOUT:
+        raise UsageError("only one of --json and --markdown can go to stdout")
+    most = None if options.fail_over is None else parse_share(options.fail_over)
+    saved = load_run(options.run)
+    before = None if options.against is None else load_run(options.against)
+    found = findings(saved)
+    if options.markdown == STDOUT:
+        print(as_markdown(found), end="")
+    else:
+        if options.markdown is not None:
+            write_text(options.markdown, as_markdown(found))
+        show_or_write(found, options.json, lambda console: print_findings(found, console))
+    if most is None or before is None:
+        return DONE
+    slower = saved.log.end_ps / before.log.end_ps - 1
+    if slower <= most:
+        return DONE
+    print(
+        f"{options.run} takes {slower:.1%} longer than {options.against}, which is more than "
+        f"{options.fail_over}",
+        file=sys.stderr,
+    )
+    return FAILED

@@ -1,0 +1,286 @@
+"""What holds a run up, ranked by the time that runs without it have saved (ADR-0156)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from rich.text import Text
+
+from kernbench.analysis import (
+    COPY,
+    LINKS,
+    OF_HOST,
+    RANKS,
+    Spent,
+    TableColumn,
+    attribution,
+    fitting_table,
+)
+from kernbench.errors import MachineError
+from kernbench.op_log import Limit
+from kernbench.report import format_ns, format_share, published_errors
+from kernbench.retime.what_if import WhatIf
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kernbench.op_log import Instance
+    from kernbench.saved import SavedRun
+
+_MOST_KERNELS = 6
+"""Kernels of which each is tried without time, those that ranks spend most time on."""
+_LEAST_SHARE = 0.001
+"""Of the run: what has less is not tried, and what saves less is no finding."""
+_SHOWN_LAUNCHES = 3
+
+MACHINE = (
+    WhatIf(
+        "HBM twice as fast",
+        frozenset({Limit.HBM.value, "shared HBM"}),
+        settings=("sip.cube.hbm_bandwidth_gbps=2x",),
+    ),
+    WhatIf("links twice as fast", frozenset({LINKS}), settings=("links.bandwidth_gbps=2x",)),
+    WhatIf(
+        "host link twice as fast",
+        frozenset({COPY}),
+        settings=("sip.host_link.bandwidth_gbps=2x",),
+    ),
+    WhatIf(
+        "hosts take no time",
+        frozenset({*OF_HOST.values(), Limit.LAUNCH.value}),
+        free_host=True,
+    ),
+    WhatIf(
+        "collectives overlapped",
+        frozenset({LINKS}),
+        free_collectives=True,
+    ),
+    WhatIf("no rank waits", frozenset({RANKS}), nobody_waits=True),
+)
+"""What is tried where ranks spend time on it."""
+
+
+class FamilyError(TypedDict):
+    """The published error of a family of kernels on the machine."""
+
+    family: str
+    error_percent: float | None
+    """None where nothing was measured."""
+    rows: int
+
+
+class Finding(TypedDict):
+    """Something that holds the run up, and what a run without it has shown."""
+
+    what: str
+    """What was tried."""
+    gain_ns: float
+    """By how much sooner the run has ended then."""
+    time_ns: float
+    """How long that run has taken."""
+    spent_ns: float
+    """What a rank has spent on it on average; a gain is less where others take its place."""
+    held_up_by: str
+    """The resource that has most of this."""
+    name: str
+    """The kernel or collective that has most of it."""
+    rank: int
+    """The rank that has spent most on it."""
+    file: str
+    line: int
+    launches: list[int]
+    """Rows of the op log: the longest launches of ``name`` on that rank."""
+    errors: list[FamilyError]
+
+
+class RankedFindings(TypedDict):
+    """The findings of a run, those with the largest gain first."""
+
+    program: str
+    machine: str
+    ranks: int
+    time_ns: float
+    tried: int
+    """How many changes were tried."""
+    findings: list[Finding]
+
+
+def findings(saved: SavedRun) -> RankedFindings:
+    """Return what holds a saved run up, by doing it again with each change.
+
+    Raises:
+        UsageError: The run cannot be retimed; says why.
+    """
+    log, end_ps = saved.log, saved.log.end_ps
+    spent = attribution(log, saved.machine, saved.ranks)
+    found: list[Finding] = []
+    tried = 0
+    for each, parts in _to_try(saved, spent):
+        try:
+            ended_ps = each.end_ps(saved)
+        except MachineError:
+            # Not every machine has the key.
+            continue
+        tried += 1
+        if end_ps - ended_ps >= _LEAST_SHARE * end_ps:
+            found.append(_finding(saved, each, parts, end_ps - ended_ps))
+    found.sort(key=lambda each: -each["gain_ns"])
+    return {
+        "program": saved.program,
+        "machine": saved.machine.name,
+        "ranks": saved.ranks,
+        "time_ns": end_ps / 1000,
+        "tried": tried,
+        "findings": found,
+    }
+
+
+def _to_try(saved: SavedRun, spent: list[Spent]) -> Iterator[tuple[WhatIf, list[Spent]]]:
+    """Yield changes that may save time, with what is spent on what they change."""
+    least_ps = _LEAST_SHARE * saved.log.end_ps * saved.ranks
+    kernels = {each.template.name for each in saved.log.instances if each.template.kind == "kernel"}
+    of_kernels: dict[str, list[Spent]] = {}
+    for each in spent:
+        if each.name in kernels and each.resource not in OF_HOST.values():
+            of_kernels.setdefault(each.name, []).append(each)
+    longest = sorted(of_kernels.items(), key=lambda item: -_total(item[1]))[:_MOST_KERNELS]
+    tries = [(WhatIf(f"{name} takes no time", free_kernel=name), own) for name, own in longest]
+    tries += [
+        (what, [each for each in spent if each.resource in what.resources]) for what in MACHINE
+    ]
+    for what, own in tries:
+        if _total(own) >= least_ps:
+            yield what, own
+
+
+def _total(spent: list[Spent]) -> int:
+    return sum(each.time_ps for each in spent)
+
+
+def _finding(saved: SavedRun, what: WhatIf, spent: list[Spent], gain_ps: int) -> Finding:
+    by_rank: dict[int, int] = {}
+    by_name: dict[str, int] = {}
+    for each in spent:
+        by_rank[each.rank] = by_rank.get(each.rank, 0) + each.time_ps
+        by_name[each.name] = by_name.get(each.name, 0) + each.time_ps
+    rank = max(by_rank, key=lambda each: (by_rank[each], -each))
+    name = what.free_kernel or max(by_name, key=lambda each: by_name[each])
+    most = max(
+        (each for each in spent if each.name == name), key=lambda each: (each.time_ps, -each.rank)
+    )
+    launches = [
+        each for each in saved.log.instances if each.template.name == name and rank in each.ranks
+    ]
+    launches.sort(key=lambda each: (min(each.starts_ps) - max(each.ends_ps), each.launch_id))
+    return {
+        "what": what.what,
+        "gain_ns": gain_ps / 1000,
+        "time_ns": (saved.log.end_ps - gain_ps) / 1000,
+        "spent_ns": _total(spent) / saved.ranks / 1000,
+        "held_up_by": most.resource,
+        "name": name,
+        "rank": rank,
+        "file": most.site[0],
+        "line": most.site[1],
+        "launches": [each.launch_id for each in launches[:_SHOWN_LAUNCHES]],
+        "errors": _errors(saved, launches, most.resource),
+    }
+
+
+def _errors(saved: SavedRun, launches: list[Instance], resource: str) -> list[FamilyError]:
+    """Return the published errors of the families that a finding is about."""
+    known = published_errors().get(saved.machine.spec.name)
+    if known is None:
+        return []
+    families = dict.fromkeys(each.template.family for each in launches if each.template.family)
+    if resource in (LINKS, RANKS):
+        families = {"collectives": None}
+    elif resource in OF_HOST.values():
+        families = {"host": None}
+    found: list[FamilyError] = []
+    for family in families:
+        rows, error = known.get(family, (0, None))
+        found.append({"family": family, "error_percent": error, "rows": rows})
+    return found
+
+
+_COLUMNS = (
+    TableColumn("finding", is_number=False),
+    TableColumn("gain"),
+    TableColumn("of run"),
+    TableColumn("mostly", is_number=False, only_wide=True),
+    TableColumn("at", is_number=False, only_wide=True),
+    TableColumn("rank"),
+    TableColumn("row"),
+)
+_MORE = ("held up by", "rows", "published error")
+"""What Markdown has besides."""
+
+
+def print_findings(found: RankedFindings, console: Console) -> None:
+    """Print the findings as a table."""
+    console.print(Text(f"\n{_head(found)}"))
+    if not found["findings"]:
+        console.print(Text(f"\n{_NOTHING}"))
+        return
+    rows = (_cells(each, found["time_ns"]) for each in found["findings"])
+    console.print("", fitting_table(console, _COLUMNS, rows), sep="\n")
+    errors = dict.fromkeys(_error(known) for each in found["findings"] for known in each["errors"])
+    if errors:
+        console.print(Text(f"\npublished errors of what this is about: {', '.join(errors)}"))
+    console.print(Text(f"\n{_ABOUT}"))
+
+
+def as_markdown(found: RankedFindings) -> str:
+    """Return the findings as a table in Markdown."""
+    lines = [_head(found), ""]
+    if found["findings"]:
+        titles = [*(each.title for each in _COLUMNS), *_MORE]
+        lines.append(f"| {' | '.join(titles)} |")
+        lines.append(f"|{' --- |' * len(titles)}")
+        for each in found["findings"]:
+            more = (
+                each["held_up_by"],
+                ", ".join(map(str, each["launches"])),
+                ", ".join(map(_error, each["errors"])),
+            )
+            cells = (text.replace("|", "\\|") for text in (*_cells(each, found["time_ns"]), *more))
+            lines.append(f"| {' | '.join(cells)} |")
+        lines += ["", _ABOUT]
+    else:
+        lines.append(_NOTHING)
+    return "\n".join(lines) + "\n"
+
+
+_NOTHING = "nothing that was tried alone makes the run faster"
+_ABOUT = (
+    "each gain is that of a run with this change alone; gains do not add up where one change "
+    "leaves another its place"
+)
+
+
+def _head(found: RankedFindings) -> str:
+    ranks = found["ranks"]
+    return (
+        f"{ranks} rank{'s' if ranks != 1 else ''} of {found['machine']}, "
+        f"{format_ns(found['time_ns'])}; {found['tried']} changes tried"
+    )
+
+
+def _cells(finding: Finding, whole_ns: float) -> list[str]:
+    place = finding["file"].rpartition("/")[2]
+    return [
+        finding["what"],
+        format_ns(finding["gain_ns"]),
+        format_share(finding["gain_ns"], whole_ns),
+        finding["name"],
+        f"{place}:{finding['line']}" if place else "",
+        str(finding["rank"]),
+        str(finding["launches"][0]) if finding["launches"] else "",
+    ]
+
+
+def _error(known: FamilyError) -> str:
+    error: Any = known["error_percent"]
+    return f"{known['family']} {'not measured' if error is None else f'{error:.1f} %'}"

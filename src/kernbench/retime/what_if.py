@@ -1,0 +1,86 @@
+"""What would have to be otherwise for a run to be faster: changes of which each is tried."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kernbench.hardware import Machine, changed_machine, set_keys
+from kernbench.retime.retiming import Retiming
+
+if TYPE_CHECKING:
+    from kernbench.links import Transferred
+    from kernbench.op_log import Template
+    from kernbench.saved import SavedRun
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """One change of a run, or of its machine."""
+
+    what: str
+    """In words: ``HBM twice as fast``."""
+    resources: frozenset[str] = frozenset()
+    """The resources of the attribution whose time it is meant to save."""
+    settings: tuple[str, ...] = ()
+    """Keys of the machine that change, as ``--set`` takes them."""
+    free_kernel: str = ""
+    """The kernel that takes no time."""
+    free_collectives: bool = False
+    """Whether collectives take no time once all ranks have come: as if all of it overlapped."""
+    free_host: bool = False
+    """Whether hosts take no time for what they launch, and none for Python."""
+    nobody_waits: bool = False
+    """Whether a collective begins for each rank when that rank comes to it."""
+
+    def machine(self, machine: Machine) -> Machine:
+        """Return the machine of the changed run.
+
+        Raises:
+            MachineError: It has no such key.
+        """
+        if self.free_host:
+            return changed_machine(machine, {"host": None, "sip.host_launch_us": 0})
+        return set_keys(machine, self.settings)[0] if self.settings else machine
+
+    def end_ps(self, saved: SavedRun) -> int:
+        """Return when the changed run ends, by doing it."""
+        retiming = Retiming(saved, self.machine(saved.machine))
+        run = retiming.context.run
+        if self.free_kernel:
+            retiming.change_templates(_without_time(self.free_kernel))
+        if self.free_collectives:
+            run.network.run = _at_once(run.network.run)  # type: ignore[method-assign]
+        retiming.nobody_waits = self.nobody_waits
+        with retiming.context:
+            retiming.work()
+        return run.op_log.end_ps
+
+
+def _without_time(name: str) -> Callable[[Template], Template]:
+    """Return what makes the templates of a kernel take no time; equal ones stay one object."""
+    known: dict[Template, Template] = {}
+
+    def change(template: Template) -> Template:
+        if template.name != name:
+            return template
+        found = known.get(template)
+        if found is None:
+            found = known[template] = dataclasses.replace(template, duration_ps=0, limits_ps={})
+        return found
+
+    return change
+
+
+def _at_once(run: Callable[..., Transferred]) -> Callable[..., Transferred]:
+    """Return what places collectives as ``run`` does, and lets them end when all have come."""
+
+    def placed(*args: Any) -> Transferred:
+        found = run(*args)
+        last_ps = max(found.starts_ps)
+        count = len(found.starts_ps)
+        return dataclasses.replace(found, ends_ps=(last_ps,) * count, hbm_ps=(0,) * count)
+
+    return placed
