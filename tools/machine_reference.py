@@ -155,7 +155,8 @@ def _as_text(docstring: str) -> str:
 def page() -> str:
     """Return the whole page."""
     schema = machine_schema()
-    return "\n".join([_HEAD, *Keys(schema).sections(schema, "")]).rstrip() + "\n"
+    whole = schema["$defs"]["MachineSpec"]
+    return "\n".join([_HEAD, *Keys(schema).sections(whole, "")]).rstrip() + "\n"
 
 
 def main() -> None:

@@ -46,7 +46,7 @@ def execute(schedule: Schedule, state: list[list[Value]]) -> list[list[Value]]:
 def plans(op: str, algorithm: str, n: int, size: int, root: int = 0) -> list[Schedule]:
     """Return the plans for n ranks: one, one per size of node, or none where it is refused."""
     nodes = [each for each in range(1, n + 1) if n % each == 0]
-    if algorithm != "hierarchical":
+    if algorithm not in ("hierarchical", "rail_tree"):
         nodes = [0]
     found = []
     for each in nodes:

@@ -53,7 +53,7 @@ def leaves(data: dict[str, Any], prefix: str = "") -> list[str]:
     for key, value in data.items():
         if isinstance(value, dict):
             found += leaves(value, f"{prefix}{key}.")
-        elif not isinstance(value, str) and key != "devices":
+        elif not isinstance(value, str) and key not in ("devices", "clusters"):
             found.append(f"{prefix}{key}")
     return found
 

@@ -66,7 +66,7 @@ def test_mesh_routes_are_shortest(rows: int, cols: int) -> None:
 @pytest.mark.adr("0006-D4")
 @given(num_sips=SIZES)
 def test_switch_routes_are_shortest(num_sips: int) -> None:
-    check_all_routes(load_machine(f"h200:{num_sips}"))
+    check_all_routes(load_machine(f"v100:{num_sips}"))
 
 
 def joined(links: str, num_sips: int) -> Machine:

@@ -11,6 +11,7 @@ from kernbench.collectives.registry import (
     known_algorithms,
     known_ops,
     refusal,
+    serves_groups_of,
 )
 from kernbench.collectives.schedule import Counts, Part, Schedule, ScheduleKey, Step
 
@@ -30,4 +31,5 @@ __all__ = [
     "nccl_covers",
     "nccl_estimates",
     "refusal",
+    "serves_groups_of",
 ]

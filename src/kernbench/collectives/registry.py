@@ -15,6 +15,7 @@ from kernbench.collectives import (
     halving,
     hierarchical,
     in_switch,
+    rails,
     ring,
     tree,
 )
@@ -38,15 +39,24 @@ class Algorithm:
     for_small_groups: bool = False
     """Whether large groups do not choose it: it takes long to time, and another one serves them."""
     by_node: bool = False
-    """Whether the group must be whole nodes, more than one of them, of several ranks."""
+    """Whether the group must be whole nodes, more than one of them."""
+    least_per_node: int = 2
+    """Ranks of each."""
+    most_ranks: int | None = None
+    """The largest group that chooses it, where it is modeled step by step."""
+    striped: bool = False
+    pipelined: bool = False
     fold: bool = False
     """Whether every rank gets all contributions and combines them itself, as in ``Schedule``."""
 
 
+MOST_IN_A_RING = 4096
+"""Steps of a ring times its ranks grow with the square of their number."""
+
 # The first algorithm of an op is the one that "auto" takes where no machine says more.
 _ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "all_reduce": {
-        "ring": Algorithm(ring.all_reduce),
+        "ring": Algorithm(ring.all_reduce, striped=True, most_ranks=MOST_IN_A_RING),
         "direct": Algorithm(direct.all_reduce, for_small_groups=True),
         "tree": Algorithm(tree.all_reduce),
         "bidirectional_ring": Algorithm(ring.bidirectional_all_reduce),
@@ -56,23 +66,27 @@ _ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "two_shot": Algorithm(direct.two_shot_all_reduce, "peer", for_small_groups=True),
         "hierarchical": Algorithm(hierarchical.all_reduce, by_node=True),
         "in_switch": Algorithm(in_switch.all_reduce, "in_switch", for_small_groups=True),
+        "rail_tree": Algorithm(rails.all_reduce, by_node=True, least_per_node=1, pipelined=True),
     },
     "all_gather": {
-        "ring": Algorithm(ring.all_gather),
+        "ring": Algorithm(ring.all_gather, striped=True, most_ranks=MOST_IN_A_RING),
         "direct": Algorithm(direct.all_gather, for_small_groups=True),
         "halving_doubling": Algorithm(halving.all_gather, power_of_two=True),
         "one_shot": Algorithm(direct.one_shot_all_gather, "peer", for_small_groups=True),
         "hierarchical": Algorithm(hierarchical.all_gather, by_node=True),
     },
     "reduce_scatter": {
-        "ring": Algorithm(ring.reduce_scatter),
+        "ring": Algorithm(ring.reduce_scatter, striped=True, most_ranks=MOST_IN_A_RING),
         "direct": Algorithm(direct.reduce_scatter, for_small_groups=True),
         "halving_doubling": Algorithm(halving.reduce_scatter, power_of_two=True),
         "one_shot": Algorithm(direct.one_shot_reduce_scatter, "peer", for_small_groups=True),
         "hierarchical": Algorithm(hierarchical.reduce_scatter, by_node=True),
     },
-    "broadcast": {"ring": Algorithm(ring.broadcast), "tree": Algorithm(tree.broadcast)},
-    "reduce": {"ring": Algorithm(ring.reduce), "tree": Algorithm(tree.reduce)},
+    "broadcast": {
+        "ring": Algorithm(ring.broadcast, striped=True),
+        "tree": Algorithm(tree.broadcast),
+    },
+    "reduce": {"ring": Algorithm(ring.reduce, striped=True), "tree": Algorithm(tree.reduce)},
     "all_to_all": {
         "pairwise": Algorithm(exchange.pairwise, "point_to_point", for_small_groups=True),
         "one_shot": Algorithm(exchange.one_shot, "point_to_point", for_small_groups=True),
@@ -118,6 +132,12 @@ def for_small_groups(op: str, algorithm: str) -> bool:
     return _algorithm(op, algorithm).for_small_groups
 
 
+def serves_groups_of(op: str, algorithm: str, num_ranks: int) -> bool:
+    """Return whether a group of that size chooses an algorithm; by name it serves any."""
+    most = _algorithm(op, algorithm).most_ranks
+    return most is None or num_ranks <= most
+
+
 def refusal(op: str, algorithm: str, num_ranks: int, ranks_per_node: int = 0) -> str:
     """Return why an algorithm cannot serve a group, ``""`` if it can.
 
@@ -132,7 +152,7 @@ def refusal(op: str, algorithm: str, num_ranks: int, ranks_per_node: int = 0) ->
     if asked.by_node:
         if ranks_per_node < 1:
             return "takes groups of whole nodes, and was told of none"
-        if num_ranks % ranks_per_node or not 1 < ranks_per_node < num_ranks:
+        if num_ranks % ranks_per_node or not asked.least_per_node <= ranks_per_node < num_ranks:
             return (
                 f"takes groups of several whole nodes, but {num_ranks} ranks in nodes of "
                 f"{ranks_per_node} are none"
@@ -203,6 +223,8 @@ def build(
         counts,
         ranks_per_node,
         chosen.fold,
+        chosen.striped,
+        chosen.pipelined,
     )
 
 

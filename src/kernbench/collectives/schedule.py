@@ -87,6 +87,10 @@ class Schedule:
     ranks_per_node: int = 0
     """What a hierarchical algorithm was told; 0 elsewhere."""
     fold: bool = False
+    striped: bool = False
+    """Whether a collective library cuts each chunk into as many channels as links leave a node."""
+    pipelined: bool = False
+    """Whether ranks hand pieces of a chunk on before they have all of it."""
 
     @property
     def num_chunks(self) -> int:

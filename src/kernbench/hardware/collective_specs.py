@@ -45,6 +45,12 @@ class ProtocolSpec(Spec):
     """Added to ``launch_us`` for every rank of the group but one."""
     step_us: NotNegative = Fraction(0)
     """From the arrival of a chunk to its use, for a flag; the latency of the route comes on top."""
+    network_step_us: NotNegative | None = None
+    """The same for a chunk from another node, which a host's thread hands to the network and takes
+    from it. ``step_us`` when missing."""
+    pipeline_kib: Positive | None = None
+    """In rail_tree and in_switch_tree: how much of a chunk a rank has before it hands on what it
+    has; all of it when missing."""
     round_us: NotNegative = Fraction(0)
     """Added to ``step_us`` for transfers that wait for a whole round of others."""
     bandwidth_share: Share = Fraction(1)
@@ -69,6 +75,12 @@ class ProtocolSpec(Spec):
             return self.network_share
         return self.bandwidth_share
 
+    def piece_bytes(self, chunk_bytes: int) -> int:
+        """Return how much of a chunk a rank has before it hands on what it has."""
+        if self.pipeline_kib is None:
+            return chunk_bytes
+        return min(chunk_bytes, int(self.pipeline_kib * 1024))
+
     def launch_ps(self, num_ranks: int, chunk_bytes: int, message_bytes: int) -> int:
         """Return the time before the first transfer."""
         fixed = self.launch_us + self.launch_per_rank_us * (num_ranks - 1)
@@ -78,6 +90,13 @@ class ProtocolSpec(Spec):
     @cached_property
     def step_ps(self) -> int:
         return ceil_ps(self.step_us * PS_PER_US)
+
+    @cached_property
+    def network_ps(self) -> int:
+        """What a chunk from another node takes longer to be used than one of the node."""
+        if self.network_step_us is None:
+            return 0
+        return max(ceil_ps(self.network_step_us * PS_PER_US) - self.step_ps, 0)
 
     @cached_property
     def round_ps(self) -> int:

@@ -57,7 +57,8 @@ def build_topology(
         "ring": Ring(num_nodes),
         "fully_connected": FullyConnected(num_nodes),
     }
-    return TwoLevels(inner, size, num_nodes, rails[outer.topology]), shape
+    ports = outer.ports_per_node
+    return TwoLevels(inner, size, num_nodes, rails[outer.topology], ports), shape
 
 
 def _one_level(

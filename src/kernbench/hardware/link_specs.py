@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from fractions import Fraction
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -49,14 +50,59 @@ class ScaleOutSpec(Spec):
     """``switch``: one link from every SIP to a network that never blocks, and one back. The others
     join the SIPs that have the same place in their nodes (rails)."""
     bandwidth_gbps: Positive
-    """Of one SIP's link, one way."""
+    """Of one network interface, one way."""
     latency_ns: NotNegative
     """Of one such link."""
+    nics_per_node: Count | None = None
+    """Network interfaces of a node; one for each SIP when missing. With fewer, as many SIPs in a
+    row share each; with more, each SIP has as many. ``switch`` only."""
 
     @property
     def host_size(self) -> int:
         """How many SIPs one host has."""
         return self.sips_per_host or self.sips_per_node
+
+    @property
+    def ports_per_node(self) -> int:
+        """How many links leave a node: network interfaces, those of one SIP taken as one."""
+        return min(self.nics_per_node or self.sips_per_node, self.sips_per_node)
+
+    @property
+    def port_gbps(self) -> Fraction:
+        """The bandwidth of one such link."""
+        nics = self.nics_per_node or self.sips_per_node
+        return self.bandwidth_gbps * nics / self.ports_per_node
+
+    def of_single_sips(self) -> dict[str, Any]:
+        """Return the keys of a machine, as dotted paths, whose nodes are one SIP each.
+
+        A SIP has its share of the node's interfaces: as when all SIPs of a node do the same.
+        """
+        return {
+            "links.scale_out.sips_per_node": 1,
+            "links.scale_out.sips_per_host": None,
+            "links.scale_out.nics_per_node": None,
+            "links.scale_out.bandwidth_gbps": self.port_gbps
+            * self.ports_per_node
+            / self.sips_per_node,
+        }
+
+    @model_validator(mode="after")
+    def _interfaces_are_shared_evenly(self) -> Self:
+        if self.nics_per_node is None:
+            return self
+        if self.topology != "switch":
+            raise ValueError(
+                f"nics_per_node is {self.nics_per_node}, but topology {self.topology} has rails, "
+                "with one interface for every SIP; leave it out, or take topology switch"
+            )
+        fewer, more = sorted((self.nics_per_node, self.sips_per_node))
+        if more % fewer:
+            raise ValueError(
+                f"nics_per_node is {self.nics_per_node}, which {self.sips_per_node} SIPs of a node "
+                "cannot share evenly"
+            )
+        return self
 
     @model_validator(mode="after")
     def _nodes_are_whole_hosts(self) -> Self:

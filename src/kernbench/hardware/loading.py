@@ -201,6 +201,46 @@ class _Loader(yaml.SafeLoader):
 
 
 def _parsed(text: str, origin: str) -> dict[str, Any]:
+    """Return what a file says, on top of what the machine says that it names as its ``base``.
+
+    Raises:
+        MachineError: It is no mapping, or its base is not one that stands by itself.
+    """
+    data = _mapping(text, origin)
+    name = data.get("base")
+    if not isinstance(name, str):
+        return data
+    if name not in known_machines():
+        raise MachineError(
+            f"{origin}: base must be a machine that ships with kernbench, but got {name!r}: "
+            f"{nearest(name, known_machines())}"
+        )
+    base = _mapping(*machine_text(name))
+    if "base" in base:
+        raise MachineError(
+            f"{origin}: base is {name}, which has a base itself; name {base['base']}"
+        )
+    sources = {
+        path: source
+        for path, source in base.pop("sources", {}).items()
+        if not any(path == own or path.startswith(f"{own}.") for own in _leaf_paths(data))
+    }
+    own_sources = data.get("sources") or {}
+    return {**_merged(base, data), "sources": {**sources, **own_sources}}
+
+
+def _leaf_paths(data: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return the paths of all that a file says itself."""
+    paths = []
+    for key, value in data.items():
+        if isinstance(value, dict):
+            paths += _leaf_paths(value, f"{prefix}{key}.")
+        else:
+            paths.append(f"{prefix}{key}")
+    return paths
+
+
+def _mapping(text: str, origin: str) -> dict[str, Any]:
     try:
         # A SafeLoader that only adds a check.
         data = yaml.load(text, Loader=_Loader)

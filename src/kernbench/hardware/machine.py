@@ -116,6 +116,8 @@ class Machine:
         if self._topology is None or spec is None:
             return ()
         changed = {(each.src_sip, each.dst_sip): each for each in spec.overrides}
+        # One object for all: whoever compares a million of them looks at identities.
+        port_gbps = spec.bandwidth_gbps if spec.scale_out is None else spec.scale_out.port_gbps
         num_nodes = self.num_sips // self.sips_per_node
         found = []
         for index, (src, dst) in enumerate(self._topology.ends()):
@@ -124,6 +126,8 @@ class Machine:
                 assert spec.scale_out is not None
                 level = spec.scale_out
             bandwidth, latency = level.bandwidth_gbps, ceil_ps(level.latency_ns * PS_PER_NS)
+            if isinstance(level, ScaleOutSpec):
+                bandwidth = port_gbps
             override = changed.get((src, dst))
             if override is not None:
                 bandwidth = override.bandwidth_gbps or bandwidth
@@ -163,6 +167,16 @@ class Machine:
                 self._check_sip(int(extreme))
         if self._topology is not None:
             yield from self._topology.hops(src_sips, dst_sips)
+
+    def ports_of(self, sips: Places) -> tuple[Places, Places] | None:
+        """Return each SIP's link to the network between nodes and its link from there.
+
+        None where there is no such network: a single node, or rails.
+        """
+        topology = self._topology
+        if not isinstance(topology, TwoLevels) or topology.outer is not None:
+            return None
+        return topology.ports_of(sips)
 
     def _check_sip(self, sip_id: int) -> None:
         if not 0 <= sip_id < self.num_sips:

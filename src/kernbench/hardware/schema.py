@@ -27,7 +27,9 @@ def machine_schema() -> dict[str, Any]:
     What only several keys together decide, such as a ``shape`` that fits the number of SIPs, a
     schema cannot say; ``kernbench machine check`` does.
 
-    >>> machine_schema()["required"]
+    A file with a ``base`` may leave out what that has.
+
+    >>> machine_schema()["$defs"]["MachineSpec"]["required"]
     ['name', 'sizes', 'sip']
     """
     schema = MachineSpec.model_json_schema()
@@ -40,8 +42,24 @@ def machine_schema() -> dict[str, Any]:
         for key, field in model.model_fields.items():
             if isinstance(field.default, Fraction):
                 group["properties"][key]["default"] = plain(field.default)
-    _let_overrides_be_partial(schema)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    groups[MachineSpec.__name__] = schema
+    schema.pop("$defs")
+    _let_be_partial(groups, MachineSpec)
+    schema["properties"]["sip_overrides"]["additionalProperties"] = _reference(SipSpec, _CHANGES)
+    groups[f"{MachineSpec.__name__}{_CHANGES}"]["required"] = ["name", "base"]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": schema["title"],
+        "type": "object",
+        "if": {"required": ["base"]},
+        "then": _reference(MachineSpec, _CHANGES),
+        "else": _reference(MachineSpec),
+        "$defs": groups,
+    }
+
+
+def _reference(model: type[BaseModel], kind: str = "") -> dict[str, str]:
+    return {"$ref": f"#/$defs/{model.__name__}{kind}"}
 
 
 def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
@@ -78,10 +96,9 @@ def _attribute_docstrings(model: type[BaseModel]) -> dict[str, str]:
     return found
 
 
-def _let_overrides_be_partial(schema: dict[str, Any]) -> None:
-    """Describe each of ``sip_overrides`` as a SIP of which every key may be missing."""
-    groups = schema["$defs"]
-    names = {model.__name__ for model in _models(SipSpec)}
+def _let_be_partial(groups: dict[str, Any], whole: type[BaseModel]) -> None:
+    """Add descriptions of a model and its groups of which every key may be missing."""
+    names = {model.__name__ for model in _models(whole)}
 
     def renamed(part: Any) -> Any:
         if isinstance(part, list):
@@ -89,7 +106,7 @@ def _let_overrides_be_partial(schema: dict[str, Any]) -> None:
         if not isinstance(part, dict):
             return part
         result = {key: renamed(value) for key, value in part.items()}
-        if "$ref" in result:
+        if result.get("$ref", "").rpartition("/")[2] in names:
             result["$ref"] += _CHANGES
         return result
 
@@ -98,6 +115,3 @@ def _let_overrides_be_partial(schema: dict[str, Any]) -> None:
         changes.pop("required", None)
         changes["title"] = f"{name}{_CHANGES}"
         groups[f"{name}{_CHANGES}"] = changes
-    schema["properties"]["sip_overrides"]["additionalProperties"] = {
-        "$ref": f"#/$defs/{SipSpec.__name__}{_CHANGES}"
-    }

@@ -109,5 +109,15 @@ def of_hosts(spec: MachineSpec, per_host: int, asked: str) -> MachineSpec:
             f"{asked} asks for nodes of {per_host} SIPs, but hosts of {spec.name} have {most}, "
             f"and its links join {outer.sips_per_node} SIPs of several hosts; take {most} each"
         )
-    smaller = outer.model_copy(update={"sips_per_node": per_host, "sips_per_host": None})
+    nics = outer.nics_per_node
+    if nics is not None:
+        if nics * per_host % most:
+            raise MachineError(
+                f"{asked} asks for nodes of {per_host} SIPs, but the {nics} network interfaces of "
+                f"{most} SIPs of {spec.name} cannot be divided like that"
+            )
+        nics = nics * per_host // most
+    smaller = outer.model_copy(
+        update={"sips_per_node": per_host, "sips_per_host": None, "nics_per_node": nics}
+    )
     return spec.model_copy(update={"links": spec.links.model_copy(update={"scale_out": smaller})})

@@ -441,6 +441,12 @@ class MachineSpec(Spec):
     kernbench's own Triton kernels."""
     usd_per_device_hour: Positive | None = None
     """What one device costs, for ``cost`` in reports, plans and searches."""
+    base: str | None = None
+    """A machine that ships with kernbench, of which this file says only what differs: nodes and the
+    network between them, for example."""
+    clusters: tuple[str, ...] = ()
+    """Sources of measurements between nodes, whose rows ``kernbench validate`` compares with this
+    machine."""
     devices: tuple[str, ...] = ()
     """Names of the device in files of measurements, whose rows ``kernbench validate`` compares with
     this machine."""

@@ -287,21 +287,27 @@ class TwoLevels:
     """Equal nodes, each with the topology ``inner``, and links of a second level between them.
 
     With an ``outer`` topology the SIPs of one place in all nodes are joined by one of their own (a
-    rail): a route takes the rail of its source, then the links inside the node. Without one, every
-    SIP has a link to a network that never blocks.
+    rail): a route takes the rail of its source, then the links inside the node. Without one, a node
+    has ports to a network that never blocks: one for every SIP, or one for several in a row.
     """
 
     def __init__(
-        self, inner: Topology, sips_per_node: int, num_nodes: int, outer: Topology | None
+        self,
+        inner: Topology,
+        sips_per_node: int,
+        num_nodes: int,
+        outer: Topology | None,
+        ports_per_node: int | None = None,
     ) -> None:
         self.inner, self.outer = inner, outer
+        self._ports = ports_per_node or sips_per_node
         self.sips_per_node, self.num_nodes = sips_per_node, num_nodes
         self._inner_ends = inner.ends()
         self._outer_ends = [] if outer is None else outer.ends()
         self.first_outer_link = num_nodes * len(self._inner_ends)
 
     def ends(self) -> list[Ends]:
-        size, num_sips = self.sips_per_node, self.sips_per_node * self.num_nodes
+        size = self.sips_per_node
         found = [
             (_in_node(src, node, size), _in_node(dst, node, size))
             for node in range(self.num_nodes)
@@ -309,8 +315,10 @@ class TwoLevels:
         ]
         if self.outer is None:
             network = SWITCH - self.num_nodes
-            found += [(sip, network) for sip in range(num_sips)]
-            return found + [(network, sip) for sip in range(num_sips)]
+            # The first of the SIPs that share a port stands for it.
+            firsts = range(0, size * self.num_nodes, size // self._ports)
+            found += [(sip, network) for sip in firsts]
+            return found + [(network, sip) for sip in firsts]
         return found + [
             (src * size + place, dst * size + place)
             for place in range(size)
@@ -325,10 +333,17 @@ class TwoLevels:
         if src_node == dst_node:
             return inside
         if self.outer is None:
-            up = self.first_outer_link + src_sip
-            return up, self.first_outer_link + self.sips_per_node * self.num_nodes + dst_sip
+            shared = self.sips_per_node // self._ports
+            down = self.first_outer_link + self._ports * self.num_nodes
+            return self.first_outer_link + src_sip // shared, down + dst_sip // shared
         first = self.first_outer_link + src_place * len(self._outer_ends)
         return tuple(first + link for link in self.outer.route(src_node, dst_node)) + inside
+
+    def ports_of(self, sips: Places) -> tuple[Places, Places]:
+        """Return the links of SIPs to the network, and from there."""
+        ports = sips // (self.sips_per_node // self._ports)
+        first_down = self.first_outer_link + self._ports * self.num_nodes
+        return self.first_outer_link + ports, first_down + ports
 
     def hops(self, src_sips: Places, dst_sips: Places) -> Iterator[Places]:
         src_nodes, src_places = np.divmod(src_sips, self.sips_per_node)
@@ -340,8 +355,8 @@ class TwoLevels:
             for links in self.inner.hops(src_places, dst_places)
         )
         if self.outer is None:
-            ups = self.first_outer_link + src_sips
-            downs = self.first_outer_link + self.sips_per_node * self.num_nodes + dst_sips
+            ups, _ = self.ports_of(src_sips)
+            _, downs = self.ports_of(dst_sips)
             none = np.full_like(src_sips, NO_LINK)
             for inside, outside in zip_longest(inner, (ups, downs), fillvalue=none):
                 yield np.where(goes_out, outside, inside)

@@ -83,6 +83,8 @@ def least_ps(plan: LinkPlan) -> int:
 
 def _leaving_ps(plan: LinkPlan) -> int:
     """Return the longest time that any SIP needs to send all its data."""
+    if plan.lanes.are_shared:
+        return 0
     links = plan.machine.links
     rates = dict.fromkeys(plan.sips.tolist(), Fraction(0))
     for link in plan.links.tolist():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from kernbench.collectives import Part, Schedule, Step
 from kernbench.hardware import NO_LINK, PLAIN_PROTOCOL, Machine, ProtocolSpec, SipSpec, transfer_ps
+from kernbench.links.lanes import PortLanes, Rest, lanes_of
 from kernbench.links.wires import (
     Positions,
     RouteHop,
@@ -84,6 +85,10 @@ class LinkPlan:
     """Per rank, HBM time of all that it reads and writes."""
     hbm_bytes: Times
     reduced_bytes: int
+    lanes: PortLanes
+    """Links that each transfer between nodes takes side by side."""
+    rest: Rest | None
+    """What follows the first piece of every chunk, where ranks hand on pieces; None elsewhere."""
     _kept: dict[_RoundKey, tuple[Wires, list[RouteHop]] | None]
     """Where rounds travel that come several times, once it has been computed."""
 
@@ -141,7 +146,9 @@ def build_link_plan(
         UsageError: The machine has no such SIP, or no switch that the schedule needs.
     """
     places = np.array(sips, dtype=np.intp)
+    lanes = lanes_of(schedule, machine, places)
     used = _links_used(schedule, machine, places)
+    used = np.union1d(used, lanes.links)
     local = None
     if len(used) < len(machine.links):
         local = np.zeros(len(machine.links), dtype=np.intp)
@@ -157,10 +164,14 @@ def build_link_plan(
     kinds = [(id(link.bandwidth_gbps), link.index >= inner) for link in links]
     bandwidths = dict(zip(kinds, (link.bandwidth_gbps for link in links), strict=True))
     rates = {
-        kind: protocol.share(kind[1]) * (gbps if most is None else min(gbps, most))
+        kind: lanes.width(kind[1])
+        * protocol.share(kind[1])
+        * (gbps if most is None else min(gbps, most))
         for kind, gbps in bandwidths.items()
     }
-    wire = {key: [transfer_ps(size, rate) for size in size_list] for key, rate in rates.items()}
+    # What the first pieces of chunks take; the rest follows behind them.
+    pieces = [protocol.piece_bytes(size) if schedule.pipelined else size for size in size_list]
+    wire = {key: [transfer_ps(size, rate) for size in pieces] for key, rate in rates.items()}
     hbm_bytes, reduced_bytes = _hbm_traffic(schedule)
     specs = [machine.sip_at(sip) for sip in sips]
     size_of_span = {span: np.searchsorted(sizes, each) for span, each in by_span.items()}
@@ -170,9 +181,12 @@ def build_link_plan(
         protocol.tail_ps(size, min(rates.values()), 0 if library is None else library.fill_bytes)
         if rates
         else 0
-        for size in size_list
+        for size in pieces
     ]
-    return LinkPlan(
+    network_ps = [
+        protocol.network_ps if it.index >= inner and it.dst_sip >= 0 else 0 for it in links
+    ]
+    plan = LinkPlan(
         schedule=schedule,
         machine=machine,
         sips=places,
@@ -180,13 +194,18 @@ def build_link_plan(
         local=local,
         sizes=sizes,
         size_of_span={span: each.astype(np.intp) for span, each in size_of_span.items()},
-        link_latency_ps=np.array([link.latency_ps for link in links], dtype=np.int64),
+        link_latency_ps=np.array([link.latency_ps for link in links], dtype=np.int64)
+        + np.array(network_ps, dtype=np.int64),
         wire_ps=np.array([wire[kind] for kind in kinds], dtype=np.int64).ravel(),
         memory_ps=np.concatenate(
-            [_memory_ps(specs, size_list, traffic) for traffic in (1, REDUCE_TRAFFIC)]
+            [_memory_ps(specs, pieces, traffic) for traffic in (1, REDUCE_TRAFFIC)]
         ),
         entry_ps=(
-            protocol.launch_ps(schedule.num_ranks, largest, schedule.size_bytes)
+            protocol.launch_ps(
+                schedule.ranks_per_node if schedule.pipelined else schedule.num_ranks,
+                largest,
+                schedule.size_bytes,
+            )
             if schedule.steps
             else 0
         ),
@@ -202,8 +221,35 @@ def build_link_plan(
         ),
         hbm_bytes=hbm_bytes,
         reduced_bytes=reduced_bytes,
+        lanes=lanes.renumbered(used),
+        rest=None,
         _kept=_repeated(schedule),
     )
+    if pieces == size_list:
+        return plan
+    # The same plan with what is behind the first pieces only, which keeps links and memory busy.
+    behind = {key: [transfer_ps(size, rate) for size in size_list] for key, rate in rates.items()}
+    whole_ps = np.array([behind[kind] for kind in kinds], dtype=np.int64).ravel()
+    memory_ps = np.concatenate(
+        [_memory_ps(specs, size_list, traffic) for traffic in (1, REDUCE_TRAFFIC)]
+    )
+    rest = rest_of(plan, whole_ps - plan.wire_ps, memory_ps - plan.memory_ps)
+    return replace(plan, rest=rest)
+
+
+def rest_of(plan: LinkPlan, wire_ps: Times, memory_ps: Times) -> Rest:
+    """Return how long links, and the memory of ranks, are busy with what is behind first pieces."""
+    busy = np.zeros(plan.num_links, dtype=np.int64)
+    taken = np.zeros(plan.schedule.num_ranks, dtype=np.int64)
+    by_rank = memory_ps.reshape(2, -1, len(plan.sizes))
+    for each in plan.rounds():
+        for hop in each.hops:
+            sizes = each.sizes if hop.who is None else each.sizes[hop.who]
+            np.add.at(busy, hop.links, wire_ps[hop.links * len(plan.sizes) + sizes])
+        reduce = np.repeat([it.reduce for it in each.steps], [len(it) for it in each.steps])
+        dst = each.wires.dst
+        np.add.at(taken, dst, by_rank[reduce.astype(np.intp), dst, each.sizes])
+    return Rest(busy, int(max(busy.max(initial=0), taken.max(initial=0))))
 
 
 def _rounds(schedule: Schedule) -> Iterator[tuple[int, tuple[Step, ...]]]:

@@ -17,6 +17,7 @@ from kernbench.collectives import (
     nccl_covers,
     nccl_estimates,
     refusal,
+    serves_groups_of,
 )
 from kernbench.errors import UnknownNameError, UsageError, nearest
 from kernbench.hardware import PLAIN_PROTOCOL, Machine, ProtocolSpec
@@ -26,6 +27,9 @@ from kernbench.links.routed_schedule import LinkPlan
 
 PLAIN = ""
 """The protocol of a machine without a collective library."""
+
+ACROSS_NODES = ("ring", "rail_tree")
+"""Of NCCL and RCCL between nodes, for operations that have them."""
 
 _MOST_CHOICES = 4096
 _LARGE_GROUP = 64
@@ -137,11 +141,21 @@ class Selector:
             by_vendor = self._of_vendor(asked, sips, fitting)
             if by_vendor is not None:
                 return by_vendor
-            if asked.num_ranks > _LARGE_GROUP:
-                fitting = [
-                    each for each in fitting if not for_small_groups(asked.op, each.algorithm)
-                ] or fitting[:1]
+            fitting = self._worth_timing(asked, sips, fitting)
         return _chosen(self._fastest(asked, sips, fitting), "modeled time")
+
+    def _worth_timing(
+        self, asked: Asked, sips: tuple[int, ...], fitting: list[Choice]
+    ) -> list[Choice]:
+        """Return those that may be chosen: what a vendor's library has, and what scales."""
+        if self._library is not None and len(_by_node(self.machine, sips)) > 1:
+            known = [each for each in fitting if each.algorithm in ACROSS_NODES]
+            fitting = known or fitting
+        n = asked.num_ranks
+        scale = [each for each in fitting if serves_groups_of(asked.op, each.algorithm, n)]
+        if n > _LARGE_GROUP:
+            scale = [each for each in scale if not for_small_groups(asked.op, each.algorithm)]
+        return scale or fitting[:1]
 
     def _fastest(self, asked: Asked, sips: tuple[int, ...], fitting: list[Choice]) -> Choice:
         """Return the choice with the least modeled time, the first of equal ones."""

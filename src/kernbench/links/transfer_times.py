@@ -12,6 +12,8 @@ The rules, for a transfer from rank ``a`` to rank ``b``:
 - ``b`` takes its chunks in one after the other, in the order of the steps. That lasts at least as
   long as its HBM needs, and reducing costs ``REDUCE_TRAFFIC`` times the bytes. The protocol's step
   time comes on top of the latency. What the switch adds is not taken in.
+- Where ranks hand on pieces (``Schedule.pipelined``), all this is of the first piece of a chunk.
+  The rest follows behind, and takes as long as the link or the memory that has most of it.
 - After its last transfer a rank spends the protocol's tail, and combines the slots of a fold.
 - An empty chunk is only a signal: it takes the latency of its route, and neither waits for a link
   nor holds one.
@@ -102,7 +104,7 @@ class _Run:
         self._entered = starts_ps + plan.entry_ps
         self._taken, self._left = self._entered.copy(), self._entered.copy()
         self._begins = self._entered
-        self._free = free_ps.copy()
+        self._free = plan.lanes.together(free_ps)
         self._busy = np.zeros(plan.num_links, dtype=np.int64)
         latencies = np.unique(plan.link_latency_ps)
         self._latency_ps = int(latencies[0]) if len(latencies) == 1 else None
@@ -116,7 +118,13 @@ class _Run:
 
     def timing(self) -> Timing:
         ends = np.maximum(self._taken, self._left) + self._plan.exit_ps
-        return Timing(ends, self._free, self._busy)
+        plan, free, busy = self._plan, self._free, self._busy
+        if plan.rest is not None:
+            # It moves behind the first pieces, at the pace of what has most to do.
+            ends = ends + plan.rest.longest_ps
+            busy = busy + plan.rest.busy_ps
+            free = np.where(plan.rest.busy_ps > 0, free + plan.rest.longest_ps, free)
+        return Timing(ends, plan.lanes.together(free), plan.lanes.together(busy))
 
     def so_far_ps(self) -> int:
         """Return a time before which the last rank does not end."""

@@ -16,7 +16,11 @@ from kernbench.accuracy.validation.predictors.pipelines import (
 )
 from kernbench.accuracy.validation.predictors.stacks import Stack
 from kernbench.accuracy.validation.predictors.steps import Microbatch, Steps, StepTime
-from kernbench.accuracy.validation.predictors.wires import StageWires, collective_cost
+from kernbench.accuracy.validation.predictors.wires import (
+    StageWires,
+    collective_cost,
+    single_sips,
+)
 from kernbench.accuracy.validation.rows.devices import Machines, presets
 from kernbench.accuracy.validation.rows.forms import Category
 from kernbench.accuracy.validation.rows.harness import gemm_harness
@@ -91,5 +95,6 @@ __all__ = [
     "render_text",
     "repeated_kernels",
     "sampled",
+    "single_sips",
     "to_json",
 ]

@@ -22,6 +22,7 @@ from kernbench.accuracy.validation import (
     collective_cost,
     forward_us,
     one_forward_one_backward_us,
+    single_sips,
 )
 from kernbench.cli.plans.layouts import Job, Layout, config_of, weights_per_rank
 from kernbench.cli.plans.models import ModelShape
@@ -410,8 +411,7 @@ class PlanTimes:
         """
         node = self._node
         if node and stride % node == 0:
-            changes = {"links.scale_out.sips_per_node": 1}
-            machine = changed_machine(self.machine, changes, num_sips=ranks)
+            machine = single_sips(self.machine, ranks)
             return collective_cost(machine, Asked(op, ranks, elements, item), tuple(range(ranks)))
         room = ranks * stride
         room += -room % node if node else 0

@@ -54,6 +54,7 @@ class CollectivePredictor:
     def __init__(self, machines: Machines) -> None:
         self._machines = machines
         self._network = lru_cache(maxsize=64)(self._make_network)
+        self._of_machine = lru_cache(maxsize=64)(Network)
 
     def predict(self, row: Row) -> Answer:
         if row.op in _EXCHANGES:
@@ -63,8 +64,11 @@ class CollectivePredictor:
         item_bytes = ITEM_BYTES.get(row.dtype)
         if item_bytes is None:
             return Answer(None, f"no item size for dtype {row.dtype}")
-        if row.fields.get("n_nodes") not in _ONE_NODE and (row.optional("n_nodes") or 1) > 1:
-            return Answer(None, "no preset of the links between this source's nodes")
+        nodes = 1 if row.fields.get("n_nodes") in _ONE_NODE else row.optional("n_nodes") or 1
+        if nodes > 1:
+            return self._between(
+                row, Asked(op, num_ranks, -(-row.integer("bytes") // item_bytes), item_bytes), nodes
+            )
         if op == "send_recv":
             num_ranks = 2
         try:
@@ -83,6 +87,21 @@ class CollectivePredictor:
         answers = [_time(network, asked, algorithm) for algorithm in algorithms]
         time_ps, how = min(answers)
         return Answer(max(time_ps / _PS_PER_US, peer.host_us()), how=how)
+
+    def _between(self, row: Row, asked: Asked, nodes: int) -> Answer:
+        """Return the time of a collective among ranks that fill several nodes."""
+        if asked.num_ranks % nodes:
+            return Answer(None, f"{asked.num_ranks} ranks are not {nodes} equal nodes")
+        try:
+            machine = self._machines.cluster_of(
+                row.source, row.device, nodes, asked.num_ranks // nodes
+            )
+        except KernbenchError as error:
+            return Answer(None, str(error).split(";")[0])
+        if machine is None:
+            return Answer(None, "no preset of the links between this source's nodes")
+        time_ps, how = _time(self._of_machine(machine), asked, "auto")
+        return Answer(time_ps / _PS_PER_US, how=how)
 
     def _exchanged(self, row: Row) -> Answer:
         """Return the time of an exchange of experts' rows on one switch."""

@@ -50,9 +50,7 @@ class StageWires:
         node = _node(self._machine_of(device))
         if node and tp_size % node == 0:
             # One rank of every node is in a group; the others of its node have their own links.
-            machine = changed_machine(
-                self._machine_of(device), {"links.scale_out.sips_per_node": 1}, num_sips=copies
-            )
+            machine = single_sips(self._machine_of(device), copies)
             return collective_us(machine, asked, tuple(range(copies)))
         machine = self._spread(device, copies * tp_size)
         return collective_us(machine, asked, tuple(range(0, copies * tp_size, tp_size)))
@@ -63,6 +61,14 @@ class StageWires:
         node = _node(one)
         room = -(-num_sips // node) * node if node else num_sips
         return changed_machine(one, {}, num_sips=room)
+
+
+def single_sips(machine: Machine, count: int) -> Machine:
+    """Return so many SIPs of a machine of nodes, each in a node of its own."""
+    links = machine.spec.links
+    assert links is not None
+    assert links.scale_out is not None
+    return changed_machine(machine, links.scale_out.of_single_sips(), num_sips=count)
 
 
 def _node(machine: Machine) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 
 from kernbench.errors import MachineError, UnknownNameError, nearest
 from kernbench.hardware import Machine, known_machines, load_machine, parse_machine
@@ -23,8 +23,14 @@ class Machines:
         self.added = tuple(added)
         self._known: dict[str, tuple[str, str] | str] = {}
         self._built: dict[tuple[str, int], Machine] = {}
+        self._clusters: dict[tuple[str, str], str] = {}
         for name in known_machines():
-            self._known.update(dict.fromkeys(load_machine(name).spec.devices, name))
+            spec = load_machine(name, 1).spec
+            if spec.base is None:
+                self._known.update(dict.fromkeys(spec.devices, name))
+            self._clusters.update(
+                ((source, device), name) for source in spec.clusters for device in spec.devices
+            )
         for text, origin in self.added:
             devices = parse_machine(text, origin).spec.devices
             if not devices:
@@ -49,6 +55,19 @@ class Machines:
         if found is None:
             found = self._built[key] = self._build(device, num_sips)
         return found
+
+    def cluster_of(self, source: str, device: str, num_nodes: int, per_node: int) -> Machine | None:
+        """Return the nodes that a source measured, None if no machine describes them.
+
+        Raises:
+            MachineError: Its nodes have fewer SIPs.
+        """
+        name = self._clusters.get((source, device))
+        return None if name is None else self._cluster(name, num_nodes, per_node)
+
+    @lru_cache(maxsize=64)  # noqa: B019 - as long as this object, of which there are few
+    def _cluster(self, name: str, num_nodes: int, per_node: int) -> Machine:
+        return load_machine(f"{name}:{num_nodes}x{per_node}")
 
     def _build(self, device: str, num_sips: int) -> Machine:
         known = self._known.get(device)

@@ -1,0 +1,103 @@
+"""Channels of collective libraries between nodes: striped rings, and trees in pieces (ADR-0164)."""
+
+from __future__ import annotations
+
+import resource
+import time
+
+import pytest
+
+from kernbench.hardware import Machine, changed_machine, load_machine
+from kernbench.links import Asked, Network
+
+MIB = 2**20
+
+
+def placed_us(machine: Machine, algorithm: str, size: int, protocol: str = "simple") -> float:
+    sips = tuple(range(machine.num_sips))
+    network = Network(machine)
+    asked = Asked("all_reduce", machine.num_sips, size // 2, 2)
+    choice = network.selector.choose(asked, sips, algorithm, protocol)
+    placed = network.run(choice.build(asked), sips, (0,) * len(sips), choice.protocol)
+    return placed.template.duration_ps / 1e6
+
+
+@pytest.mark.adr("0164-D1")
+def test_a_large_ring_is_bound_by_all_ports_of_a_node_together() -> None:
+    """2 (n - 1) / n of the message leaves each node, over 8 ports of 25 GB/s, or 4 of them."""
+    size = 4096 * MIB
+    for nics in (8, 4):
+        machine = changed_machine(
+            load_machine("a100-sxm-80g:4x8"), {"links.scale_out.nics_per_node": nics}
+        )
+        library = machine.spec.collectives
+        assert library is not None
+        gbps = nics * 25 * float(library.protocols["simple"].share(between_nodes=True))
+        least_us = 2 * 31 / 32 * size / (gbps * 1e3)
+        assert placed_us(machine, "ring", size) == pytest.approx(least_us, rel=0.12)
+
+
+@pytest.mark.adr("0164-D1")
+def test_a_ring_holds_all_ports_until_it_is_done() -> None:
+    machine = load_machine("h100-sxm:2x8")
+    network, sips = Network(machine), tuple(range(16))
+    asked = Asked("all_reduce", 16, 64 * MIB, 2)
+    choice = network.selector.choose(asked, sips, "ring", "simple")
+    first = network.run(choice.build(asked), sips, (0,) * 16, choice.protocol)
+    # SIPs 3 and 11 end neither chain, but their ports carried a share of it.
+    passage = network.transfer(3, 11, 1000, 0)
+    assert passage.hops[0].start_ps > 0.8 * max(first.ends_ps)
+    idle = Network(machine).transfer(3, 11, 1000, 0)
+    assert idle.hops[0].start_ps == 0
+
+
+@pytest.mark.adr("0164-D2")
+@pytest.mark.adr("0164-D4")
+def test_a_small_tree_takes_chains_and_a_hop_up_and_down_per_doubling_of_nodes() -> None:
+    by_nodes = {
+        n: placed_us(load_machine(f"abci-a100:{n}x8"), "rail_tree", 64, "ll") for n in (2, 4, 16)
+    }
+    library = load_machine("abci-a100:2x8").spec.collectives
+    assert library is not None
+    step_us = library.protocols["ll"].network_step_us
+    assert step_us is not None
+    hop_us = float(step_us) + 2 * 1.0
+    assert by_nodes[4] - by_nodes[2] == pytest.approx(2 * hop_us, rel=0.05)
+    assert by_nodes[16] - by_nodes[4] == pytest.approx(4 * hop_us, rel=0.05)
+
+
+@pytest.mark.adr("0164-D3")
+def test_a_large_tree_in_pieces_takes_what_its_ports_carry() -> None:
+    """In two nodes each sends the message once: half as a leaf of one tree, half as a root."""
+    size = 4096 * MIB
+    machine = load_machine("p4de:2x8")
+    library = machine.spec.collectives
+    assert library is not None
+    share = float(library.protocols["simple"].share(between_nodes=True))
+    least_us = size / (50 * share * 1e3)
+    assert placed_us(machine, "rail_tree", size) == pytest.approx(least_us, rel=0.02)
+    whole = changed_machine(machine, {"collectives.protocols.simple.pipeline_kib": None})
+    assert placed_us(whole, "rail_tree", size) > 1.5 * least_us, "without pieces phases add up"
+
+
+@pytest.mark.adr("0164-D3")
+def test_one_rank_per_node_has_trees_too() -> None:
+    machine = load_machine("abci-a100:16x8")
+    network, sips = Network(machine), tuple(range(3, 128, 8))
+    asked = Asked("all_reduce", 16, 16, 4)
+    choice = network.selector.choose(asked, sips)
+    assert (choice.algorithm, choice.ranks_per_node) == ("rail_tree", 1)
+
+
+@pytest.mark.parametrize(("spec", "ranks", "limit_s"), [("128x8", 1024, 3), ("2048x8", 16384, 30)])
+def test_an_all_reduce_of_a_cluster_is_timed_in_seconds(
+    spec: str, ranks: int, limit_s: int
+) -> None:
+    since = time.perf_counter()
+    network, sips = Network(load_machine(f"h100-sxm:{spec}")), tuple(range(ranks))
+    asked = Asked("all_reduce", ranks, 32 * MIB, 2)
+    choice = network.selector.choose(asked, sips)
+    network.run(choice.build(asked), sips, (0,) * ranks, choice.protocol)
+    assert choice.algorithm in ("ring", "rail_tree")
+    assert time.perf_counter() - since < 3 * limit_s, "of a machine that does nothing else"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 4 << 20
