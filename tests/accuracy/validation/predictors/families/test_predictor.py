@@ -319,6 +319,7 @@ TIMM = (
 @pytest.mark.parametrize(
     ("device", "release", "on"),
     [
+        ("RTX 3090", "1.12", ()),
         ("RTX 3090", "1.13", ("fast-norm",)),
         ("RTX 3090", "2.4.0", ("fast-norm", "fused-attention", "foreach")),
         ("RTX 4090", "2.9.1", ("fast-norm", "fused-attention", "foreach", "reparameterized")),

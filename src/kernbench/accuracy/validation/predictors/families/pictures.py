@@ -35,6 +35,9 @@ def timm_benchmark(row: Row, programs: Path) -> ChosenProgram:
     return ChosenProgram(program=made)
 
 
+_FAST_NORMS = (1, 13)
+"""The first release whose file of times is with ``--fast-norm``: in that of training, before it,
+norms of groups and of layers take as long as in float32."""
 _PLAIN_NORMS = ("RTX 5090",)
 """Devices whose file of times was made without ``--fast-norm``: there, networks with norms of
 groups take twice as long as those with norms of batches, and elsewhere a tenth more."""
@@ -43,7 +46,7 @@ groups take twice as long as those with norms of batches, and elsewhere a tenth 
 def _flags(row: Row) -> Iterator[str]:
     """Yield what was on, by the release of PyTorch that was newest when a file was made."""
     release = tuple(int(each) for each in row.fields["torch_version"].split(".")[:2])
-    if row.device not in _PLAIN_NORMS:
+    if release >= _FAST_NORMS and row.device not in _PLAIN_NORMS:
         yield "fast-norm"
     if release >= (2, 0):
         yield from ("fused-attention", "foreach")
