@@ -100,6 +100,11 @@ def test_what_cannot_be_compiled_is_an_error_with_its_line_and_what_to_do(tmp_pa
     assert done.returncode == 1
     assert "error on rank 1: Unsupported: Failed to trace builtin operator" in done.stderr
     assert "function(torch.ones(3" in done.stderr
+    done = run_compiled(tmp_path, program, args=("a_kernel_that_does_not_run",))
+    assert done.returncode == 1
+    assert "tt.elementwise_inline_asm in kernel assembly_kernel" in done.stderr
+    assert "torch.compile(call)(torch.ones(10" in done.stderr
+    assert "in a kernel of what torch.compile made; KERNBENCH_COMPILE=eager" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -7,6 +7,8 @@ import os
 import sys
 
 import torch
+import triton
+import triton.language as tl
 
 
 def on_the_host() -> None:
@@ -23,6 +25,25 @@ def one_rank_breaks() -> None:
     torch.cuda.set_device(rank)
     function = torch.compile(broken if rank else torch.sin, fullgraph=True)
     function(torch.ones(3, device="cuda"))
+
+
+@triton.jit
+def assembly_kernel(x, y, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    value = tl.load(x + at, mask=at < n)
+    value = tl.inline_asm_elementwise(
+        "add.f32 $0, $1, 1.0;", "=f,f", [value], dtype=tl.float32, is_pure=True, pack=1
+    )
+    tl.store(y + at, value, mask=at < n)
+
+
+def a_kernel_that_does_not_run() -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        y = torch.empty_like(x)
+        assembly_kernel[(1,)](x, y, x.numel(), BLOCK=16)
+        return y * 2
+
+    torch.compile(call)(torch.ones(10, device="cuda"))
 
 
 globals()[sys.argv[1]]()

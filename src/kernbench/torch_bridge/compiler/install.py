@@ -20,7 +20,7 @@ import torch._library.triton
 import torch.compiler.config
 from torch.utils._python_dispatch import _disable_current_modes
 
-from kernbench.errors import UsageError, nearest
+from kernbench.errors import UnsupportedOpError, UsageError, nearest
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.compiler import (
     estimates,
@@ -53,6 +53,10 @@ _INDUCTOR, _NOTHING = "inductor", "eager"
 _INSTEAD = (
     "while it was compiled for a simulated device; KERNBENCH_COMPILE=eager runs the program "
     "operation by operation"
+)
+_AT_LAUNCH = (
+    "in a kernel of what torch.compile made; KERNBENCH_COMPILE=eager runs the program operation by "
+    "operation"
 )
 _CHOICES = (_INDUCTOR, _NOTHING)
 _ON_THE_WAY = ("optimize", "optimize_assert", "explain", "export")
@@ -171,7 +175,7 @@ class Compiler:
         patches.set(triton_helpers, "set_driver_to_gpu", lambda: None)
         patches.set(triton_heuristics, "GPUTarget", lambda *args: target)
         tuner = triton_heuristics.CachingAutotuner
-        patches.set(tuner, "run", unseen(tuner.run))
+        patches.set(tuner, "run", unseen(_with_advice(tuner.run)))
         # Libraries of a GPU's compiler; kernbench's kernels have none.
         if hasattr(torch.utils._triton, "_extern_libs_key"):
             patches.set(torch.utils._triton, "_extern_libs_key", lambda *args: "")
@@ -248,6 +252,20 @@ class Compiler:
             rules.pop(function, None)
             UserDefinedClassVariable._in_graph_classes().discard(function)
         trace_rules.get_tensor_method()
+
+
+def _with_advice(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a launch of what Inductor wrote, or copied, which says what to do if it cannot run."""
+
+    @functools.wraps(run)
+    def launch(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return run(*args, **kwargs)
+        except UnsupportedOpError as error:
+            error.add_note(_AT_LAUNCH)
+            raise
+
+    return launch
 
 
 def _expect_deprecations() -> None:
