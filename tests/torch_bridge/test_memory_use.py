@@ -15,6 +15,7 @@ from kernbench.analysis import memory_use  # noqa: E402
 from kernbench.errors import UsageError  # noqa: E402
 from kernbench.memory import NEVER, Allocation, Phase  # noqa: E402
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
+from kernbench.torch_bridge.placement.roles import Roles  # noqa: E402
 from tests.torch_bridge.programs.memory_use import (  # noqa: E402
     CLASSES,
     HIDDEN,
@@ -161,6 +162,16 @@ def test_buckets_and_gathered_weights_are_communication() -> None:
     assert second[Phase.OPTIMIZER_STATE] == WEIGHTS
     gathered = [each for each in sharded if each.phase is Phase.COMMUNICATION]
     assert sum(each.asked_bytes for each in gathered) >= 2 * WEIGHTS
+
+
+def test_modules_that_list_others_than_their_own_have_names() -> None:
+    hidden, root = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    root.modules = lambda: iter([root, hidden])
+    hidden.named_modules = lambda: iter(())
+    roles = Roles()
+    roles.look_at_module(root)
+    assert str(roles.name_of(hidden, root)) == "Linear"
+    assert roles.name_of(None, root) == ""
 
 
 @pytest.mark.parametrize(

@@ -50,16 +50,19 @@ class Roles:
 
     def name_of(self, module: Any, root: Any) -> ModuleName | str:
         """Return the name of a module that a call of ``root`` has called."""
-        if module is None:
-            return ""
+        return "" if module is None else self._name_of(module, root)
+
+    def _name_of(self, module: torch.nn.Module, root: torch.nn.Module) -> ModuleName:
         found = self._names.get(id(module))
-        if found is None or found.module() is not module:
-            self._add(root)
+        for outer in (root, module):
+            if found is not None and found.module() is module:
+                return found
+            # It is new, or no part of the module that calls it.
+            self._add(outer)
             found = self._names.get(id(module))
-            if found is None or found.module() is not module:
-                # It is no part of the module that calls it.
-                self._add(module)
-                found = self._names[id(module)]
+        if found is None or found.module() is not module:
+            # Not even of itself, as it says.
+            found = self._names[id(module)] = ModuleName(module)
         return found
 
     def _add(self, root: torch.nn.Module) -> None:
@@ -93,11 +96,7 @@ class Roles:
         """Do so for one module, and those in it."""
         with _without_functions():
             for module in root.modules():
-                name = self._names.get(id(module))
-                if name is None or name.module() is not module:
-                    # It has come since.
-                    self._add(root)
-                    name = self._names[id(module)]
+                name = self._name_of(module, root)
                 for own, parameter in list(module._parameters.items()):
                     if parameter is not None:
                         self._parameters[id(parameter)] = name, own
