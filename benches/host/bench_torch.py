@@ -8,7 +8,8 @@ least. The tensor-parallel MLP (hidden 1024, ffn
 4096, 64 tokens, float32) against the same products and sums on the same tensors in one plain loop,
 taken in turns. A decoder trained on a mesh of 4 ranks (``tests/torch_bridge/programs``) against
 four real gloo processes, wall time, both with their start and their end; beside it their CPU time.
-A Llama step without data: CPU time and memory.
+A Llama step without data, and steps of 1,024 ranks of
+which one runs: CPU time and memory.
 
 Needs PyTorch. ``LLAMA_TRAINING`` names a program for 4 ranks that says ``cuda`` and ``nccl``, to be
 trained beside the decoder; ``LLAMA_SHAPES`` one with ``--layers`` and ``--steps`` for the last row.
@@ -250,3 +251,52 @@ def test_a_llama_step_without_data(model: str, goal: Goal) -> None:
     found: dict[str, Any] = measured_in_a_process(WITHOUT_DATA.format(program=program, args=args))
     goal(f"Llama {model} step, 8 ranks, no data, CPU time", found["cpu_s"], seconds, " s")
     goal(f"Llama {model} step, 8 ranks, no data, peak memory", found["peak_mb"], megabytes, " MB")
+
+
+FOLDED_RANKS = 1024
+FOLDED = """
+import os
+import sys
+from pathlib import Path
+from kernbench.cli.app import app
+path = Path({path!r})
+options = "--nnodes {nodes} --nproc-per-node 8 --machine h100-sxm --no-data --fold"
+app(["torchrun", *options.split(), str(path)], standalone_mode=False)
+"""
+LAYERS = """
+import os, torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+mesh = init_device_mesh("cuda", (dist.get_world_size() // 8, 8), mesh_dim_names=("dp", "tp"))
+with torch.device("meta"):
+    model = nn.Sequential(*[
+        nn.TransformerEncoderLayer(4096, 32, 14336, norm_first=True, batch_first=True)
+        for _ in range(32)
+    ])
+plan = {"linear1": ColwiseParallel(), "linear2": RowwiseParallel()}
+for layer in model:
+    parallelize_module(layer, mesh["tp"], plan)
+    fully_shard(layer, mesh=mesh["dp"])
+fully_shard(model, mesh=mesh["dp"])
+model.to_empty(device="cuda")
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    model(torch.ones(1, 2048, 4096, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+torch.cuda.synchronize()
+"""
+
+
+def test_a_folded_step_of_1024_ranks(tmp_path: Path, goal: Goal) -> None:
+    path = tmp_path / "layers.py"
+    path.write_text(LAYERS)
+    nodes = FOLDED_RANKS // 8
+    found: dict[str, Any] = measured_in_a_process(FOLDED.format(path=str(path), nodes=nodes))
+    what = f"{FOLDED_RANKS} ranks of 5.9B parameters, FSDP2 and TP, folded, two steps"
+    goal(f"{what}, CPU time", found["cpu_s"], 90, " s")
+    goal(f"{what}, peak memory", found["peak_mb"], 2000, " MB")

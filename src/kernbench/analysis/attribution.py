@@ -67,7 +67,7 @@ def attribution(log: OpLog, machine: Machine, ranks: int) -> list[Spent]:
     resources = Resources(machine)
     end_ps = log.end_ps
     found: list[Spent] = []
-    for rank, levels in enumerate(_levels(log, ranks)):
+    for rank, levels in _levels(log, ranks).items():
         sums: defaultdict[_Key, int] = defaultdict(int)
         times = _own_times(levels, end_ps)
         for item, time_ps in times:
@@ -84,9 +84,11 @@ def attribution(log: OpLog, machine: Machine, ranks: int) -> list[Spent]:
     return found
 
 
-def _levels(log: OpLog, ranks: int) -> list[tuple[list[_Item], ...]]:
+def _levels(log: OpLog, ranks: int) -> dict[int, tuple[list[_Item], ...]]:
     """Return for each rank what it did: host waits, host, copies, collectives, kernels."""
-    found: list[tuple[list[_Item], ...]] = [([], [], [], [], []) for _ in range(ranks)]
+    found: dict[int, tuple[list[_Item], ...]] = {
+        rank: ([], [], [], [], []) for rank in log.ranks_of(ranks)
+    }
     for span in log.host_spans:
         level = 0 if span.kind == "wait" else 1
         found[span.rank][level].append(_Item(span.start_ps, span.end_ps, span))

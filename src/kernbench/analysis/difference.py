@@ -112,13 +112,13 @@ def _mean_times(run: SavedRun) -> dict[_Key, float]:
     for each in attribution(run.log, run.machine, run.ranks):
         key = (each.name, each.resource)
         sums[key] = sums.get(key, 0) + each.time_ps
-    return {key: time_ps / run.ranks / 1000 for key, time_ps in sums.items()}
+    return {key: time_ps / len(run.log.ranks_of(run.ranks)) / 1000 for key, time_ps in sums.items()}
 
 
 def _uses(run: SavedRun) -> dict[str, _Use]:
     found: dict[str, _Use] = {}
     for each in run.log.instances:
-        use = found.setdefault(each.template.name, _Use(run.ranks))
+        use = found.setdefault(each.template.name, _Use(len(run.log.ranks_of(run.ranks))))
         time_ps = max(each.ends_ps) - max(each.starts_ps)
         use.add(each.template, len(each.ranks), time_ps * len(each.ranks))
     return found

@@ -70,7 +70,7 @@ def explain(
     """
     why: Why = {
         "machine": machine.name,
-        "ranks": ranks,
+        "ranks": len(log.ranks_of(ranks)),
         "time_ns": log.end_ps / 1000,
         "spent": [_spent_report(each) for each in attribution(log, machine, ranks)],
         "critical_path": [_segment_report(each) for each in critical_path(log)],

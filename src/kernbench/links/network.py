@@ -14,7 +14,7 @@ from kernbench.errors import InternalError
 from kernbench.hardware import Link, Machine, transfer_ps
 from kernbench.links.bookings import LinkBookings
 from kernbench.links.recent import Recent
-from kernbench.links.routed_schedule import LinkPlan, span_gbps
+from kernbench.links.routed_schedule import LinkPlan, build_link_plan, span_gbps
 from kernbench.links.selection import PLAIN, Selector
 from kernbench.links.trail import Column, Trail, build_rows
 from kernbench.links.transfer_times import Timing, run_on_links
@@ -170,6 +170,12 @@ class Network:
         return Transferred(
             starts_ps, ends_ps, timing.template, tuple(plan.hbm_ps.tolist()), links, free_ps
         )
+
+    def links_of(self, schedule: Schedule, sips: tuple[int, ...], protocol: str) -> frozenset[int]:
+        """Return the numbers of the links that a collective of these SIPs uses."""
+        spec = self.selector.protocol(schedule.op, schedule.algorithm, protocol)
+        plan = build_link_plan(schedule, self.machine, sips, spec)
+        return frozenset(plan.links.tolist())
 
     def delay(self, placed: Transferred, now_ps: int, by_ps: int) -> None:
         """Record that a collective ends later than it was placed, or less late (below 0).

@@ -21,7 +21,13 @@ from kernbench.op_log.rows import (
     Rows,
     rank_shares,
 )
-from kernbench.op_log.run_energy import EnergyReport, average_watts, energy_of, power_over_time
+from kernbench.op_log.run_energy import (
+    EnergyReport,
+    average_watts,
+    energy_of,
+    of_all,
+    power_over_time,
+)
 from kernbench.op_log.spans import Spans, build_spans, covered_ps, exposed_ps
 
 __all__ = [
@@ -52,6 +58,7 @@ __all__ = [
     "covered_ps",
     "energy_of",
     "exposed_ps",
+    "of_all",
     "pace_of",
     "power_over_time",
     "rank_shares",

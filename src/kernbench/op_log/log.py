@@ -229,6 +229,8 @@ class OpLog:
         """Where the ranks called a collective, by its launch id."""
         self.allocations: AllocationLog | None = None
         """What was allocated on devices; None in a run that does not record it."""
+        self.running: tuple[int, ...] | None = None
+        """The ranks that ran, where they stand for all others (ADR-0166); None: all did."""
         self.graphs: dict[str, tuple[str, ...]] = {}
         """The names of the templates that a launch with the label of a graph launches."""
         self._instances: list[Instance] = []
@@ -257,6 +259,10 @@ class OpLog:
             self._host_spans += map(HostSpan, *[values] * 5)
             plain.clear()
         return self._host_spans
+
+    def ranks_of(self, num_ranks: int) -> Sequence[int]:
+        """Return the ranks of so many that ran."""
+        return range(num_ranks) if self.running is None else self.running
 
     def number_of(self, after: int) -> int:
         """Return the launch id behind what a command or a host waited for; 0 for none.

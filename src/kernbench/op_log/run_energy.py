@@ -121,6 +121,26 @@ def energy_of(
     }
 
 
+def of_all(energy: EnergyReport, running: Sequence[int]) -> EnergyReport:
+    """Return the energy of all ranks, each of which does what one of those that ran does."""
+    known = energy["per_rank"]
+    times = len(known) // len(running)
+    parts_j = {
+        part: energy_j if part == IDLE else energy_j * times
+        for part, energy_j in energy["parts_j"].items()
+    }
+    total = sum(parts_j.values())
+    own = energy["energy_j"]
+    return {
+        "energy_j": total,
+        "average_w": energy["average_w"] * (total / own) if own else 0.0,
+        "idle_j": energy["idle_j"],
+        "parts_j": parts_j,
+        "per_rank": [known[rank] for rank in running],
+        "uses": energy["uses"],
+    }
+
+
 def power_over_time(log: OpLog, machine: Machine, ranks: int) -> list[tuple[Column, Column]]:
     """Return the watts of each rank's device, and from which times on, in ps, it draws them.
 

@@ -19,6 +19,7 @@ from kernbench.op_log import (
     covered_ps,
     energy_of,
     exposed_ps,
+    of_all,
 )
 from kernbench.report.accuracy import FamilyReport, accuracy_of
 from kernbench.report.columns import (
@@ -111,7 +112,7 @@ def build_report(
     Args:
         log: What the run did.
         machine: The machine that it ran on; gives the peaks behind ``utilization``.
-        ranks: World size; every rank has an entry, active or not.
+        ranks: World size; every rank has an entry, active or not, unless others stand for it.
         wall_s: Seconds of real time that the run took.
         time_ps: Simulated time of the run; the end of the log when None.
     """
@@ -133,6 +134,8 @@ def build_report(
     if families:
         report["accuracy"] = families
     energy = energy_of(log, machine, ranks, spans)
+    if energy is not None and log.running is not None:
+        energy = of_all(energy, log.running)
     if energy is not None:
         report["energy"] = energy
     price = machine.spec.usd_per_device_hour
@@ -175,7 +178,7 @@ def _per_rank(log: OpLog, spans: Spans, ranks: int) -> list[RankReport]:
     order = np.argsort(spans.rank, kind="stable")
     bounds = np.searchsorted(spans.rank[order], np.arange(ranks + 1))
     result: list[RankReport] = []
-    for rank in range(ranks):
+    for rank in log.ranks_of(ranks):
         mine = order[bounds[rank] : bounds[rank + 1]]
         computing, talking = mine[kernel[mine]], mine[collective[mine]]
         busy = (spans.start_ps[computing], spans.end_ps[computing])

@@ -1,6 +1,7 @@
 """The runtime: the object that a bench uses as ``torch``, and its tensors."""
 
 from kernbench.runtime_api.base.actions import Action, Keeper
+from kernbench.runtime_api.base.folding import Folding, RankAxis
 from kernbench.runtime_api.base.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
 from kernbench.runtime_api.base.rank_state import RankState
 from kernbench.runtime_api.base.run import Run
@@ -34,6 +35,7 @@ __all__ = [
     "Collective",
     "DeviceStream",
     "Distributed",
+    "Folding",
     "Grid",
     "HostMemory",
     "Keeper",
@@ -50,6 +52,7 @@ __all__ = [
     "Player",
     "Policies",
     "ProcessGroup",
+    "RankAxis",
     "RankState",
     "Reach",
     "ReduceOp",

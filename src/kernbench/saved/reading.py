@@ -167,6 +167,8 @@ def _read_log(archive: zipfile.ZipFile, about: Mapping[str, Any]) -> OpLog:
     log.woken = list(zip(*_columns(archive, WOKEN), strict=True))
     if ALLOCATIONS in archive.namelist():
         log.allocations = allocations_in(read_table(archive, ALLOCATIONS))
+    running = about.get("running")
+    log.running = None if running is None else tuple(running)
     log.graphs = {name: tuple(names) for name, names in about["graphs"].items()}
     return log
 

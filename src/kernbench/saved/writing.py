@@ -78,6 +78,7 @@ def save_run(
             "machine": machine_data(machine),
             "report": report,
             "graphs": log.graphs,
+            "running": log.running,
             "sources": sources,
         }
         write_part(archive, ABOUT, json.dumps(about, indent=1).encode())

@@ -7,6 +7,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.machinery import ModuleSpec
 from itertools import accumulate
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernbench.cli import options as given
+from kernbench.cli.programs.folded import check_folding, run_folded
 from kernbench.cli.programs.reporting import DONE, guarded, make_room, run_and_report
 from kernbench.cli.programs.scripts import compile_program, find_script
 from kernbench.errors import UsageError
@@ -22,6 +24,7 @@ from kernbench.outputs import Outputs
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
+    from kernbench.runtime_api import RuntimeContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +79,19 @@ class TorchrunOptions(given.ProgramOptions):
     prefix: Annotated[
         bool, typer.Option("--prefix/--no-prefix", help="Show each line's rank before it.")
     ] = False
+    fold: Annotated[
+        bool,
+        typer.Option(
+            "--fold",
+            help="Run one of all ranks that do the same, for all of them; with --no-data.",
+        ),
+    ] = False
+    fold_check: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, help="With --fold: run N others in their stead, and compare."
+        ),
+    ] = 0
     private: Annotated[
         list[str] | None,
         typer.Option(
@@ -102,6 +118,7 @@ def torchrun(options: TorchrunOptions) -> int:
         ranks = None if nprocs == 1 or nnodes > 1 else nprocs
         machine, changes = options.load_machine(name, ranks)
         check_nodes(machine, nprocs, nnodes)
+        check_folding(options.fold, options.fold_check, options.data, nnodes * nprocs)
         check_torch()
         with make_room(options, options.machine, [path]) as outputs:
             return _run(options, path, machine, changes, (nnodes, nprocs), outputs)
@@ -130,24 +147,14 @@ def _run(
     code = compile_program(path, "torchrun")
     _import_bridge()
     check_private(options.private or (), path.parent)
-    from kernbench.runtime_api import RuntimeContext
-
-    context = RuntimeContext(
-        machine=machine,
-        data=options.data,
-        **options.checks,
-        record_memory=options.records_memory,
-    )
 
     args = options.args or []
     # As torchrun does: a `--` behind the program only says that options end there.
     args = args[1:] if args[:1] == ["--"] else args
     # A module's own name is that of its file.
     argv = ProgramArguments([str(path) if options.module else options.program, *args])
-    context.run.remarks.append(lambda: changes)
-    context.run.remarks.append(lambda: unseen_options(argv, options.own_options))
 
-    def work() -> int:
+    def work(context: RuntimeContext) -> int:
         try:
             run_torchrun(
                 context,
@@ -170,7 +177,28 @@ def _run(
             return exit_status(end, argv, options.own_options)
         return DONE
 
-    return guarded(lambda: run_and_report(context, options, outputs, work), options.debug)
+    def said() -> list[str]:
+        return [*changes, *unseen_options(argv, options.own_options)]
+
+    def make_context() -> RuntimeContext:
+        from kernbench.runtime_api import RuntimeContext
+
+        context = RuntimeContext(
+            machine=machine,
+            data=options.data,
+            record_memory=options.records_memory,
+            **options.checks,
+        )
+        context.run.remarks.append(said)
+        return context
+
+    def report(context: RuntimeContext) -> int:
+        return run_and_report(context, options, outputs, partial(work, context))
+
+    if options.fold:
+        folded = partial(run_folded, make_context, num_ranks, options.fold_check, work, report)
+        return guarded(folded, options.debug)
+    return guarded(lambda: report(make_context()), options.debug)
 
 
 def _import_bridge() -> None:

@@ -35,6 +35,7 @@ from kernbench.triton_backend import cache_remarks
 
 if TYPE_CHECKING:
     from kernbench.clock import StreamCommand
+    from kernbench.runtime_api.base.folding import Folding
     from kernbench.runtime_api.base.transfers import DeviceCommand
     from kernbench.runtime_api.memory.storage import View
     from kernbench.saved import Actions
@@ -93,6 +94,8 @@ class Run:
         self.main_state = RankState(rank=0, world_size=1, sip_id=0, spawn_id=-1)
         """That of the code outside of ``spawn``."""
         self.devices = Devices(self.machine, self.simulation, data)
+        self.folding: Folding | None = None
+        """Which ranks run for which others, if not all of them run (ADR-0166)."""
         if records_memory:
             self.op_log.allocations = AllocationLog()
             self.devices.memory_recorder = MemoryRecorder(

@@ -45,12 +45,19 @@ class Collective:
         if len(ranks) > 1:
             run.simulation.idling.limit(self)
 
-    def arrive(self, position: int, work: Part, after: list[Handle]) -> None:
-        """Take a rank's part; its inputs are ready once all of ``after`` have ended."""
-        assert self._works[position] is None
-        self._works[position] = work
+    def arrive(
+        self, position: int, work: Part, after: list[Handle], others: tuple[int, ...] = ()
+    ) -> None:
+        """Take a rank's part; its inputs are ready once all of ``after`` have ended.
+
+        The rank stands for those at the positions ``others``, too (ADR-0166).
+        """
+        for place in (position, *others):
+            assert self._works[place] is None
+            self._works[place] = work
         work.collective = self
-        self._num_absent -= 1
+        work.num_ranks = 1 + len(others)
+        self._num_absent -= work.num_ranks
         if self._num_absent == 0:
             self._run.simulation.idling.met(self)
         if self._error is not None:
@@ -109,7 +116,7 @@ class Collective:
 
     def _ready(self, work: Part) -> None:
         work.ready_ps = self._run.simulation.now_ps
-        self._num_not_ready -= 1
+        self._num_not_ready -= work.num_ranks
         if self._num_not_ready == 0 and not work.done and work.error is None:
             try:
                 self._start()
@@ -117,7 +124,10 @@ class Collective:
                 self.fail(error)
 
     def parts(self) -> list[Part]:
-        """Return the parts of the ranks that have arrived, in group order."""
+        """Return the parts of the ranks that have arrived, in group order.
+
+        A rank that stands for others has its part at their places, too.
+        """
         return [work for work in self._works if work is not None]
 
     def _check(self) -> None:
@@ -138,7 +148,7 @@ class Collective:
         if self._run.keeper is not None:
             self._run.keeper.refused[f"{self.title} failed: {type(error).__name__}"] = None
         self._run.simulation.idling.met(self)
-        for work in self.parts():
+        for work in dict.fromkeys(self.parts()):
             work.end_with(error)
 
     def give_up(self, reason: str = "", timeout_ps: int = 0) -> None:
@@ -149,6 +159,14 @@ class Collective:
         reason = reason or f"without {listed(list(self.missing()))}"
         head = f"{self.title} timed out after {timeout}, {reason}:"
         self.fail(CollectiveTimeoutError("\n".join([head, *rank_lines(self._run.simulation)])))
+
+    def _sips(self, works: list[Part]) -> tuple[int, ...]:
+        """Return the SIP of every rank; with whom a rank stands for, those of their numbers."""
+        if self._run.folding is None:
+            return tuple([work.sip_id for work in works])
+        return tuple(
+            [work.sip_id - work.rank + rank for work, rank in zip(works, self._ranks, strict=True)]
+        )
 
     def _start(self) -> None:
         run, works = self._run, self.parts()
@@ -164,7 +182,7 @@ class Collective:
             signature.root,
             counts,
         )
-        sips = tuple(work.sip_id for work in works)
+        sips = self._sips(works)
         choice = run.network.selector.choose(asked, sips, signature.algorithm, signature.protocol)
         schedule = choice.build(asked)
         starts_ps = tuple(work.ready_ps for work in works)
@@ -172,6 +190,11 @@ class Collective:
         now_ps = run.simulation.now_ps
         # A sender may have left before the last rank arrived, but that was not known then.
         ends_ps = tuple(max(end_ps, now_ps) for end_ps in placed.ends_ps)
+        if run.folding is not None:
+            group = (self._ranks, sips)
+            ends_ps = run.folding.level(
+                run.network, schedule, choice.protocol, group, ends_ps, works
+            )
         # All inputs are complete now, and nothing may touch the outputs before their ranks go on:
         # this is the record's place among the others.
         number = run.recorder.collective()
@@ -180,27 +203,40 @@ class Collective:
         record = works[0].record(schedule, works)
         if record is not None:
             run.replay_queue.push(self, record)
-        shares = [
-            Share(work.sip_id, demand_of(hbm_ps, end_ps - now_ps), work, end_ps - now_ps, end_ps)
+        by_work = {
+            work: Share(
+                work.sip_id, demand_of(hbm_ps, end_ps - now_ps), work, end_ps - now_ps, end_ps
+            )
             for work, hbm_ps, end_ps in zip(works, placed.hbm_ps, ends_ps, strict=True)
-        ]
+        }
+        shares = list(by_work.values())
         last = works[ends_ps.index(max(ends_ps))]
 
         def ended(_: object) -> None:
-            ranks = tuple([work.rank for work in works])
-            ends_ps = tuple([share.end_ps for share in shares])
-            after = tuple([work.after for work in works])
+            template, at = placed.template, tuple(range(len(works)))
+            if run.folding is not None:
+                at = tuple(
+                    [place for place, work in enumerate(works) if work.rank == self._ranks[place]]
+                )
+                template = run.folding.logged(template, at)
+            own = [works[place] for place in at]
             logged = run.recorder.command(
-                placed.template, ranks, sips, placed.starts_ps, ends_ps, "collective", after
+                template,
+                tuple([work.rank for work in own]),
+                tuple([work.sip_id for work in own]),
+                tuple([work.ready_ps for work in own]),
+                tuple([by_work[work].end_ps for work in own]),
+                "collective",
+                tuple([work.after for work in own]),
             )
-            sites = tuple([(work.site.file, work.site.line) for work in works])
+            sites = tuple([(work.site.file, work.site.line) for work in own])
             run.recorder.collective_ended(number, logged, sites)
             # They know it; kept here, they and their tensors would wait for Python's collector.
             self._works.clear()
 
         last.before_waiters(ended)
-        for work, end_ps in zip(works, ends_ps, strict=True):
-            work.end_after(end_ps - now_ps)
+        for share in shares:
+            share.handle.end_after(share.end_ps - now_ps)
         flow = Flow(shares, now_ps)
         flow.on_delay = lambda by_ps: run.network.delay(placed, run.simulation.now_ps, by_ps)
         run.devices.hbm.begin(flow)

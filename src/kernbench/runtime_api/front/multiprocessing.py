@@ -64,9 +64,11 @@ class SpawnContext:
         self, fn: Callable[..., Any], args: tuple[Any, ...], nprocs: int, carrier_of: CarrierOf
     ) -> None:
         """Start ``fn(rank, *args)`` for each rank, bound to the SIP of its number."""
-        self._num_alive = nprocs
-        self._let_garbage_wait(nprocs)
-        for rank in range(nprocs):
+        folding = self._run.folding
+        running = range(nprocs) if folding is None else folding.running
+        self._num_alive = len(running)
+        self._let_garbage_wait(len(running))
+        for rank in running:
             state = RankState(rank, nprocs, sip_id=rank, spawn_id=self._spawn_id)
             if self._run.ordering is not None:
                 self._run.ordering.starts(state, self._run.rank_state)

@@ -291,7 +291,9 @@ def post(members: ProcessGroup, call: Call, serves_host: bool) -> CollectiveWork
         title = f"{call.signature.op} #{number} on group {members.name}"
         meeting = Collective(process.session.run, title, members.ranks, members.timeout_ps)
         members.pending[number] = meeting
-    _arrive(process, meeting, members.position(state.rank), part, members)
+    folding = process.session.run.folding
+    others = () if folding is None else folding.positions(members.ranks, state.rank)
+    _arrive(process, meeting, members.position(state.rank), part, members, others)
     if meeting.is_complete:
         del members.pending[number]
         process.session.order_of(members).check(meeting.title, meeting.parts())
@@ -309,6 +311,9 @@ def post_pair(
         return capture.meet(posted, call, _is_of_program())
     process, part = _begin(call, serves_host)
     rank = process.state.rank
+    folding = process.session.run.folding
+    if folding is not None:
+        folding.check_pair(members.ranks, rank, ends[ends[0] == rank])
     channel = (members, *ends, tag)
     pairs = process.session.pairs.setdefault(channel, [])
     meeting = next((each for each in pairs if rank in each.missing()), None)
@@ -375,6 +380,7 @@ def _arrive(
     position: int,
     part: TorchPart,
     channel: Any,
+    others: tuple[int, ...] = (),
 ) -> None:
     """Add the part to the collective, after its host's time, its stream and the last call."""
     run, state = process.session.run, process.state
@@ -388,12 +394,13 @@ def _arrive(
     if before is not None:
         after.append(before)
     state.channel_tails[channel] = part
-    meeting.arrive(position, part, after)
+    meeting.arrive(position, part, after, others)
     if meeting.is_complete:
         parts = [each for each in meeting.parts() if isinstance(each, TorchPart)]
         if part.error is None and not _meet_on_a_device(meeting, parts):
             _compute(meeting, parts)
         for each in parts:
+            # One that stands for others is among them several times.
             if each.call is not None:
                 each.has_data()
 
@@ -420,6 +427,16 @@ def _versioned(outputs: Sequence[Sequence[Tensor]]) -> tuple[Tensor, ...]:
     return tuple(each for tensors in outputs for each in tensors if not each.is_inference())
 
 
+def _apart(calls: Sequence[Call]) -> list[Sequence[Tensor]]:
+    """Return outputs for all ranks; those of ranks that another one runs for go nowhere."""
+    seen: set[Call] = set()
+    found: list[Sequence[Tensor]] = []
+    for call in calls:
+        found.append([tensor.clone() for tensor in call.outputs] if call in seen else call.outputs)
+        seen.add(call)
+    return found
+
+
 def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
     calls = [part.call for part in parts if part.call is not None]
     inputs, outputs = [call.inputs for call in calls], [call.outputs for call in calls]
@@ -431,7 +448,7 @@ def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
         try:
             # NCCL writes below autograd; only a list of outputs is copied from where it gathers.
             with _unsafe_preserve_version_counter(written):
-                compute(inputs, outputs)
+                compute(inputs, _apart(calls) if len(set(calls)) < len(calls) else outputs)
         except KernbenchError as error:
             meeting.fail(error)
         except (RuntimeError, ValueError) as error:

@@ -1,0 +1,291 @@
+"""Ranks that do the same are run once: one of each class runs, and stands for the others.
+
+Ranks of a program differ by where they are in its groups. Where all ranks of a group do the same,
+one of them is enough; in a pipeline each stage is a class of its own (ADR-0166).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from kernbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernbench.collectives import Schedule
+    from kernbench.links import Network
+    from kernbench.op_log import Column, Template
+
+
+class Arrived(Protocol):
+    """A rank's part in a collective."""
+
+    ready_ps: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RankAxis:
+    """Numbers of ranks along one dimension of a mesh: ``size`` of them, ``stride`` apart."""
+
+    stride: int
+    size: int
+
+    def position(self, rank: int) -> int:
+        """Return where a rank is on the axis."""
+        return rank // self.stride % self.size
+
+
+class MustSplitError(UsageError):
+    """Ranks that were taken to do the same send to each other, so that they do not."""
+
+
+class Folding:
+    """Which rank stands for which.
+
+    ``axes`` are those along which ranks differ. Of ranks that are at one place on all of them, the
+    one with the other coordinates of rank ``base`` runs.
+    """
+
+    def __init__(self, num_ranks: int, axes: tuple[RankAxis, ...] = (), base: int = 0) -> None:
+        self.num_ranks = num_ranks
+        self.axes = axes
+        self.base = base
+        self.wanted: RankAxis | None = None
+        """A further axis, without which the program cannot be folded."""
+        self.sharing: set[str] = set()
+        """Collectives of which some groups share links, and the latest counts for all."""
+        self.unseen: set[str] = set()
+        """Collectives of groups whose replicas are not known, which could share links."""
+        self.running = tuple(sorted({self.representative(rank) for rank in range(num_ranks)}))
+        """The ranks that run."""
+        self._found_rivals: dict[object, tuple[tuple[int, ...], ...]] = {}
+        self._logged: dict[Template, tuple[tuple[int, ...], Template]] = {}
+        self._positions = lru_cache(maxsize=None)(self._find_positions)
+        self.replicas = lru_cache(maxsize=None)(self._find_replicas)
+
+    def representative(self, rank: int) -> int:
+        """Return the rank that runs for a rank."""
+        found = self.base
+        for axis in self.axes:
+            found += (axis.position(rank) - axis.position(self.base)) * axis.stride
+        return found
+
+    def positions(self, ranks: tuple[int, ...], rank: int) -> tuple[int, ...]:
+        """Return the positions in a group for which a rank that runs stands, without its own.
+
+        Raises:
+            UsageError: Somebody who stands for a rank of the group is not in it.
+        """
+        return self._positions(ranks, rank)
+
+    def _find_positions(self, ranks: tuple[int, ...], rank: int) -> tuple[int, ...]:
+        members = frozenset(ranks)
+        for each in ranks:
+            if self.representative(each) not in members:
+                raise UsageError(
+                    f"the program cannot be folded: rank {self.representative(each)} runs for rank "
+                    f"{each}, but is not in its group of ranks {shown(ranks)}; leave --fold out"
+                )
+        return tuple(
+            position
+            for position, each in enumerate(ranks)
+            if each != rank and self.representative(each) == rank
+        )
+
+    def check_pair(self, ranks: tuple[int, ...], rank: int, peer: int) -> None:
+        """Refuse a send or a receive between ranks of a group that one rank runs for.
+
+        Raises:
+            MustSplitError: The group is an axis along which ranks have to differ; it is noted.
+            UsageError: The group is none.
+        """
+        if self.representative(peer) == peer:
+            return
+        axis = axis_of(ranks, self.num_ranks)
+        if axis is None or axis.size == self.num_ranks or axis in self.axes:
+            raise UsageError(
+                f"the program cannot be folded: rank {rank} sends to or receives from rank {peer} "
+                f"in the group of ranks {shown(ranks)}, which is no row of a mesh of all "
+                f"{self.num_ranks} ranks, so that nothing says which others do the same; pass the "
+                "pipeline's own group, or leave --fold out"
+            )
+        self.wanted = axis
+        raise MustSplitError(
+            f"rank {rank} sends to or receives from rank {peer}, which does not run: each of ranks "
+            f"{shown(ranks)} has to"
+        )
+
+    def level(
+        self,
+        network: Network,
+        schedule: Schedule,
+        protocol: str,
+        placed: tuple[tuple[int, ...], tuple[int, ...]],
+        ends_ps: tuple[int, ...],
+        works: Sequence[Arrived],
+    ) -> tuple[int, ...]:
+        """Return when the ranks of a collective go on, each with those that it stands for.
+
+        That is when the last of them has ended, in the collective or in one of other groups that do
+        the same at the same time, which take their links, too. ``placed`` are the group's ranks and
+        their SIPs.
+        """
+        ranks, sips = placed
+        starts_ps = tuple([work.ready_ps for work in works])
+        for other in self._rivals(network, schedule, protocol, ranks, sips):
+            on = tuple([sip - ranks[0] + other[0] for sip in sips])
+            rival = network.run(schedule, on, starts_ps, protocol)
+            ends_ps = tuple(map(max, ends_ps, rival.ends_ps))
+        latest: dict[Arrived, int] = {}
+        for work, end_ps in zip(works, ends_ps, strict=True):
+            latest[work] = max(end_ps, latest.get(work, 0))
+        return tuple([latest[work] for work in works])
+
+    def _rivals(
+        self,
+        network: Network,
+        schedule: Schedule,
+        protocol: str,
+        ranks: tuple[int, ...],
+        sips: tuple[int, ...],
+    ) -> tuple[tuple[int, ...], ...]:
+        """Return the replicas of a group that share links with it."""
+        key = (schedule.op, schedule.algorithm, protocol, ranks)
+        found = self._found_rivals.get(key)
+        if found is None:
+            replicas = self.replicas(ranks)
+            if replicas is None:
+                self.unseen.add(schedule.op)
+                replicas = ()
+            taken = network.links_of(schedule, sips, protocol) if replicas else frozenset()
+            found = self._found_rivals[key] = tuple(
+                other
+                for other in replicas
+                if not taken.isdisjoint(
+                    network.links_of(
+                        schedule, tuple([sip - ranks[0] + other[0] for sip in sips]), protocol
+                    )
+                )
+            )
+            if found:
+                self.sharing.add(schedule.op)
+        return found
+
+    def _find_replicas(self, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
+        """Return the other groups that do what a group does; None if they are not known."""
+        axes = _axes_of(ranks, self.num_ranks)
+        if axes is None:
+            return None
+        if self.num_ranks == len(ranks):
+            return ()
+        # Along their own axes groups are whole; along those on which ranks differ, they differ.
+        lowest, others = min(ranks), set(self.axes) - set(axes)
+        return tuple(
+            tuple(first - lowest + rank for rank in ranks)
+            for first in range(self.num_ranks)
+            if first != lowest
+            and all(axis.position(first) == 0 for axis in axes)
+            and all(axis.position(first) == axis.position(lowest) for axis in others)
+        )
+
+    def logged(self, template: Template, positions: tuple[int, ...]) -> Template:
+        """Return the part of a collective's template that is of the ranks that run."""
+        known = self._logged.get(template)
+        if known is None or known[0] != positions:
+            known = self._logged[template] = positions, _part_of(template, positions)
+        return known[1]
+
+    def remarks(self) -> list[str]:
+        """Return what a report says about it."""
+        running = shown(self.running)
+        lines = [
+            f"folded: {len(self.running)} of {self.num_ranks} ranks ran ({running}); each of the "
+            "others is taken to do what one of them does, at the same time"
+        ]
+        lines += [
+            f"folded: groups that {each} at one time share links; the latest of them counts"
+            for each in sorted(self.sharing)
+        ]
+        lines += [
+            f"folded: other groups that {each} at the same time are not known, and take no links"
+            for each in sorted(self.unseen)
+        ]
+        return lines
+
+
+def _part_of(template: Template, positions: tuple[int, ...]) -> Template:
+    """Return the template of some of its ranks, numbered anew."""
+    shares = template.hbm_bytes_by_rank
+    num_ranks = len(shares)
+
+    def make_rows() -> dict[str, Column]:
+        rows = template.make_rows()
+        numbers = np.full(num_ranks + 1, -1, dtype=np.int64)
+        numbers[list(positions)] = range(len(positions))
+        kept = numbers[rows["rank"]] >= 0
+        found = {name: each[kept] if each.ndim else each for name, each in rows.items()}
+        for name in ("rank", "peer"):
+            # The last number is that of nobody: -1 stays it.
+            found[name] = numbers[found[name]]
+        return found
+
+    hbm_bytes = sum(shares[position] for position in positions)
+    return replace(
+        template,
+        make_rows=make_rows,
+        hbm_bytes=hbm_bytes,
+        hbm_bytes_by_rank=tuple(shares[position] for position in positions),
+        flops=template.flops * len(positions) // num_ranks,
+        energy_pj={
+            part: pj * len(positions) // num_ranks for part, pj in template.energy_pj.items()
+        },
+    )
+
+
+def axis_of(ranks: tuple[int, ...], num_ranks: int) -> RankAxis | None:
+    """Return the axis that a group's ranks are one row of, or None.
+
+    The rows of an axis cover all ranks, so that ``stride * size`` divides their number.
+    """
+    axes = _axes_of(ranks, num_ranks)
+    return axes[0] if axes is not None and len(axes) == 1 else None
+
+
+def _axes_of(ranks: Sequence[int], num_ranks: int) -> tuple[RankAxis, ...] | None:
+    """Return the axes that span a group, in whatever mesh of all ranks has them; None if none."""
+    offsets = sorted(rank - min(ranks) for rank in ranks)
+    axes: list[RankAxis] = []
+    spanned = [0]
+    while len(spanned) < len(offsets):
+        stride = offsets[len(spanned)]
+        size = 1
+        while len(spanned) * size < len(offsets) and _is_next(offsets, spanned, stride * size):
+            size += 1
+        if size == 1 or len(offsets) % (len(spanned) * size):
+            return None
+        spanned = [stride * step + each for step in range(size) for each in spanned]
+        axes.append(RankAxis(stride, size))
+    if spanned != offsets or any(num_ranks % (axis.stride * axis.size) for axis in axes):
+        return None
+    if any(low.stride * low.size > high.stride for low, high in pairwise(axes)):
+        return None
+    return tuple(axes) if all(axis.position(min(ranks)) == 0 for axis in axes) else None
+
+
+def _is_next(offsets: list[int], spanned: list[int], start: int) -> bool:
+    """Return whether the next offsets are those before, from another start."""
+    count = len(spanned)
+    index = next((at for at, each in enumerate(offsets) if each == start), len(offsets))
+    return [each - start for each in offsets[index : index + count]] == spanned
+
+
+def shown(ranks: Sequence[int]) -> str:
+    """Return a list of ranks in few words."""
+    if len(ranks) <= 8:
+        return ", ".join(map(str, ranks))
+    return f"{ranks[0]}, {ranks[1]}, {ranks[2]}, ... {ranks[-1]}"

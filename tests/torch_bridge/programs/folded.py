@@ -1,0 +1,66 @@
+"""Programs whose ranks may be folded: ``folded.py CASE``."""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+WIDTH = 128
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+rank, ranks = dist.get_rank(), dist.get_world_size()
+
+
+def pipeline() -> None:
+    """Two stages of fully sharded layers, one longer than the other."""
+    mesh = init_device_mesh("cuda", (2, ranks // 2), mesh_dim_names=("pp", "dp"))
+    stage = mesh["pp"].get_local_rank()
+    with torch.device("cuda"):
+        model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(1 + stage)])
+    fully_shard(model, mesh=mesh["dp"])
+    sample = (torch.empty(8, WIDTH, device="cuda"),)
+    part = PipelineStage(
+        model, stage, 2, torch.device("cuda"), sample, group=mesh["pp"].get_group()
+    )
+    schedule = Schedule1F1B(part, 2, loss_fn=nn.functional.mse_loss)
+    given = torch.randn(16, WIDTH, device="cuda")
+    schedule.step(*([] if stage else [given]), **({"target": given} if stage else {}))
+    torch.cuda.synchronize()
+
+
+def replicas() -> None:
+    """Groups of every second rank, which share links where these are a ring."""
+    mesh = init_device_mesh("cuda", (ranks // 2, 2), mesh_dim_names=("dp", "tp"))
+    x = torch.ones(1 << 20, device="cuda")
+    dist.all_reduce(x, group=mesh["dp"].get_group())
+    names: list[object] = [None] * ranks
+    dist.all_gather_object(names, f"rank {rank}")
+    print(names)
+    torch.cuda.synchronize()
+
+
+def branching() -> None:
+    x = torch.ones(64, 64, device="cuda")
+    for _ in range(1 + rank):
+        x = x @ x
+    dist.all_reduce(x)
+
+
+def to_next() -> None:
+    x = torch.ones(64, device="cuda")
+    work = dist.isend(x, (rank + 1) % ranks)
+    dist.recv(torch.empty_like(x), (rank - 1) % ranks)
+    work.wait()
+
+
+def odd_groups() -> None:
+    group = dist.new_group([1, 2, 3]) if rank else dist.new_group([0])
+    dist.all_reduce(torch.ones(64, device="cuda"), group=group)
+
+
+globals()[sys.argv[1]]()
