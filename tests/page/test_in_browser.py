@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kernbench.page import dump_page
 from tests.logs import LogBuilder, kernel, ring
 from tests.page.browser import MISSING, Browser, browser
 from tests.page.runs import kept, simulated, two_layers, write_page
@@ -118,6 +119,35 @@ def test_a_machine_that_says_what_it_draws_has_its_power_drawn(
         window.run("document.getElementById(arguments[0]).scrollIntoView()", picture)
         assert window.run(DRAWN, picture) > 3, picture
     assert "W on average" in window.run("return document.getElementById('energy').innerText")
+    assert window.console() == []
+
+
+def test_gains_are_listed_by_size(window: Browser, tmp_path: Path) -> None:
+    run = simulated(tmp_path / "run", two_layers)
+    found = {
+        "what": "gelu takes no time",
+        "gain_ns": 1500.0,
+        "time_ns": 9000.0,
+        "spent_ns": 2000.0,
+        "held_up_by": "math",
+        "name": "gelu",
+        "rank": 1,
+        "file": "/there/elementwise.py",
+        "line": 74,
+        "launches": [3],
+        "errors": [{"family": "membound", "error_percent": 7.25, "rows": 9}],
+    }
+    findings = {"tried": 5, "findings": [found, {**found, "what": "less", "errors": []}]}
+    page = tmp_path / "page.html"
+    with page.open("wb") as out:
+        dump_page(out, run, findings=findings)
+    opened(window, page)
+    rows = window.run("return [...document.querySelectorAll('#gains tr')].map((e) => e.innerText)")
+    assert len(rows) == 3
+    for said in ("gelu takes no time", "1.50 µs", "elementwise.py:74", "membound 7.3 %"):
+        assert said in rows[1]
+    window.click("#gains a")
+    assert window.run("return document.getElementById('lines').dataset.kernel") == "gelu"
     assert window.console() == []
 
 

@@ -20,7 +20,9 @@ def communication(log: OpLog, ranks: int) -> dict[str, Any]:
 
     What goes to a switch that adds or copies it is from no rank to another, and apart.
     """
-    matrix = np.zeros((ranks, ranks), dtype=np.int64)
+    per_cell = -(-ranks // MOST_CELLS)
+    num_cells = -(-ranks // per_cell)
+    matrix = np.zeros((num_cells, num_cells), dtype=np.int64)
     by_switch = 0
     reader = RowReader()
     together: dict[tuple[Template, tuple[int, ...]], int] = {}
@@ -41,13 +43,12 @@ def communication(log: OpLog, ranks: int) -> dict[str, Any]:
             sources, targets = (np.where(end < 0, place[0], end) for end in (sources, targets))
         else:
             sources, targets = place[sources], place[targets]
-        np.add.at(matrix, (sources, targets), sent.sizes * times)
+        np.add.at(matrix, (sources // per_cell, targets // per_cell), sent.sizes * times)
         by_switch += sent.by_switch * times
-    per_cell = -(-ranks // MOST_CELLS)
     return {
         "ranks": ranks,
         "ranks_per_cell": per_cell,
-        "bytes": _in_cells(matrix, per_cell).tolist(),
+        "bytes": matrix.tolist(),
         "total_bytes": int(matrix.sum()),
         "by_switch_bytes": by_switch,
     }
@@ -93,8 +94,3 @@ def _of_kernel(rows: Rows, texts: list[str]) -> _Transfers:
 
 def _codes(texts: list[str], wanted: set[str]) -> list[int]:
     return [code for code, text in enumerate(texts) if text in wanted]
-
-
-def _in_cells(matrix: Column, per_cell: int) -> Column:
-    heads = np.arange(0, len(matrix), per_cell)
-    return np.add.reduceat(np.add.reduceat(matrix, heads, axis=0), heads, axis=1)

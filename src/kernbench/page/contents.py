@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis import attribution, critical_path, difference
@@ -18,13 +19,22 @@ if TYPE_CHECKING:
     from kernbench.saved import SavedRun
 
 
-def contents(run: SavedRun, before: SavedRun | None = None) -> dict[str, Any]:
-    """Return what the page of a run shows; with ``before``, also what changed since that one."""
+def contents(
+    run: SavedRun, before: SavedRun | None = None, findings: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return what the page of a run shows.
+
+    Args:
+        run: The run.
+        before: Another one; then also what changed since that.
+        findings: What ``kernbench.retime.findings`` returned for the run.
+    """
     log = run.log
     path = critical_path(log)
     spent = attribution(log, run.machine, run.ranks)
     found: dict[str, Any] = {
         "about": _about(run),
+        "findings": findings,
         "times": times(spent, run.ranks, path),
         "timeline": timeline(log, run.machine, path),
         "kernels": kernels(run),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import cache
 from html import escape
 from importlib import resources
@@ -23,12 +24,23 @@ _SCRIPTS = (
 """In the order in which they use each other."""
 
 
-def dump_page(out: BinaryIO, run: SavedRun, before: SavedRun | None = None) -> None:
-    """Write the page of a run to an open file; with ``before``, what changed since that one.
+def dump_page(
+    out: BinaryIO,
+    run: SavedRun,
+    before: SavedRun | None = None,
+    findings: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the page of a run to an open file.
 
     The same runs give the same bytes.
+
+    Args:
+        out: Where to.
+        run: The run.
+        before: Another one; the page then says what changed since that.
+        findings: What ``kernbench.retime.findings`` returned for the run, if they are to be shown.
     """
-    out.write(_document(contents(run, before)).encode())
+    out.write(_document(contents(run, before, findings)).encode())
 
 
 def _document(found: dict[str, Any]) -> str:

@@ -59,12 +59,34 @@ function showChanges() {
     ], rows)));
 }
 
+// Changes that were tried, each with what it has gained.
+function findingsTable() {
+  const { findings, about } = data;
+  if (!findings) return el("p", { class: "quiet" }, "With --findings, kernbench report tries what would save time.");
+  if (!findings.findings.length) return el("p", {}, `Of ${plural(findings.tried, "change")} that ${findings.tried === 1 ? "was" : "were"} tried, none ends the run sooner.`);
+  const most = findings.findings[0].gain_ns;
+  return el("div", { id: "gains", "data-drawn": "true" },
+    el("h3", {}, "Findings"),
+    el("p", { class: "quiet" }, `The run was done again with each of ${plural(findings.tried, "change")}; the gain is by how much sooner it ended. Gains do not add up.`),
+    el("div", { class: "wide scroll" }, table([
+      { title: "what if", text: true, of: (row) => row.what, show: (row) => el("b", {}, row.what) },
+      { title: "gain", of: (row) => row.gain_ns, show: (row) => el("span", {}, `${formatPs(row.gain_ns * 1000)}, ${formatShare(row.gain_ns * 1000, about.time_ps)}`, meter(row.gain_ns / most)) },
+      { title: "the run then takes", of: (row) => row.time_ns, show: (row) => formatPs(row.time_ns * 1000) },
+      { title: "a rank spends on it", of: (row) => row.spent_ns, show: (row) => formatPs(row.spent_ns * 1000) },
+      { title: "mostly", text: true, of: (row) => row.name, show: (row) => el("span", {}, kernelLink(row.name), el("span", { class: "quiet" }, ` ${row.held_up_by}`)) },
+      { title: "rank", of: (row) => row.rank },
+      { title: "at", text: true, of: (row) => placeOf(row.file, row.line), show: (row) => el("span", { class: "place", title: row.file }, placeOf(row.file, row.line)) },
+      ...(findings.findings.every((row) => !row.errors.length) ? [] : [{ title: "model's error", text: true, show: (row) => row.errors.map((each) => `${each.family} ${each.error_percent === null ? "not measured" : `${each.error_percent.toFixed(1)} %`}`).join(", ") }]),
+    ], findings.findings)));
+}
+
 function showFindings() {
   const { times, about } = data;
   const wholePs = about.time_ps;
   const all = wholePs * about.ranks;
   section("findings", "What holds it up",
     el("p", { class: "quiet" }, "Every picosecond of every rank counts once. What is not on the critical path is not the reason for the length of the run."),
+    findingsTable(),
     el("div", { class: "pair" },
       el("div", {}, el("h3", {}, "Time of all ranks"), el("div", { class: "wide scroll" }, table([
         { title: "for what", text: true, of: (row) => row.name, show: (row) => kernelLink(row.name) },

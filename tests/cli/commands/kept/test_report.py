@@ -39,6 +39,17 @@ def test_a_run_becomes_a_page(saved: Path, tmp_path: Path) -> None:
     assert '"difference_ns":0.0' in page.read_text()
 
 
+def test_findings_are_tried_where_they_are_asked_for(tmp_path: Path) -> None:
+    bench, kept, page = (tmp_path / name for name in ("bench.py", "kept.run", "run.html"))
+    bench.write_text("def run(torch):\n    x = torch.randn(512, 512)\n    (x @ x).numpy()\n")
+    assert kernbench("run", bench, "--save", kept).exit_code == 0
+    done = kernbench("report", kept, "-o", page, "--findings")
+    assert done.exit_code == 0, done.output
+    found = json.loads(kernbench("findings", kept, "--json", "-").output)
+    assert found["findings"]
+    assert f'"findings":{json.dumps(found, separators=(",", ":"))},' in page.read_text()
+
+
 def test_what_is_no_run_or_of_another_format_is_refused_and_the_page_stays(
     saved: Path, tmp_path: Path
 ) -> None:

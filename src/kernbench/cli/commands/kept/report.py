@@ -25,6 +25,12 @@ class PageOptions(given.SavedRunOptions):
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="The page, an HTML file.")
     ]
+    findings: Annotated[
+        bool,
+        typer.Option(
+            "--findings", help="Try what would save time, as kernbench findings does: a run each."
+        ),
+    ] = False
 
 
 PLACE = 23
@@ -41,13 +47,15 @@ def write_page(options: PageOptions) -> int:
     """Write the page, and return the exit status."""
     from kernbench.outputs import Outputs
     from kernbench.page import dump_page
+    from kernbench.retime import findings
     from kernbench.saved import load_run
 
     inputs = [options.run] if options.after is None else [options.run, options.after]
     with Outputs({"--output": options.output}, inputs) as outputs:
         *before, run = map(load_run, inputs)
+        found = findings(run) if options.findings else None
         with outputs.writing("--output") as file:
-            dump_page(file, run, *before)
+            dump_page(file, run, before[0] if before else None, found)
         outputs.publish()
     print(f"page: {options.output} (open it in a browser)", file=sys.stderr)
     return DONE
