@@ -11,6 +11,7 @@ from rich.console import Console
 from kernbench import RuntimeContext
 from kernbench.analysis import kernel_lines, kernels_by_time, print_lines
 from kernbench.errors import UnknownNameError
+from kernbench.report import LEAST_COLUMNS, format_ns
 from kernbench.saved import source_texts
 
 
@@ -68,3 +69,17 @@ def test_kernels_are_known_by_name_the_longest_first() -> None:
     assert kernels_by_time(torch.op_log)[0] == "matmul"
     with pytest.raises(UnknownNameError, match=r"no kernel 'gemm'; it launched .*matmul"):
         kernel_lines(torch.op_log, "gemm")
+
+
+@pytest.mark.parametrize("width", [30, 50, 80, 120])
+def test_numbers_of_lines_are_whole_at_any_width(width: int) -> None:
+    found = kernel_lines(example().op_log, "matmul")
+    out = io.StringIO()
+    files = [each["file"] for each in found["lines"]]
+    print_lines(found, source_texts(files), Console(file=out, width=width))
+    rows = out.getvalue().splitlines()
+    for each in found["lines"]:
+        (row,) = (row for row in rows if row.split()[:1] == [str(each["line"])])
+        assert format_ns(each["time_ns"]) in row
+        assert each["engine"] in row
+        assert len(row) <= max(width, LEAST_COLUMNS)

@@ -44,6 +44,7 @@ PAGES = [
         set((ROOT / "docs").glob("*.md"))
         - {ROOT / "docs" / name for name in (*GENERATED, *OF_THE_CODE)}
     ),
+    *sorted((ROOT / "docs" / "questions").glob("*.md")),
 ]
 
 BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 from rich.text import Text
 
-from kernbench.analysis.tables import plain_table
+from kernbench.analysis.tables import is_wide, plain_table
 from kernbench.errors import UnknownNameError
 from kernbench.op_log import RowReader
 from kernbench.report import format_amount, format_ns, format_share
@@ -168,14 +168,38 @@ def print_lines(found: KernelLines, sources: Mapping[str, str], console: Console
     ordered = sorted(by_file, key=lambda file: -sum(x["time_ns"] for x in by_file[file].values()))
     for file in ordered:
         lines = by_file[file]
-        table = plain_table("line", "time", "share", "bytes", "FLOP", "mostly", "source", left=0)
-        table.columns[-1].justify = "left"
-        table.columns[-1].overflow = "ellipsis"
-        table.columns[-1].no_wrap = True
         text = sources.get(file, "").splitlines()
-        for number in shown_lines(lines, sources.get(file, "")):
-            _add_line(table, number, lines.get(number), text, found["time_ns"])
-        console.print("", Text(_short(file)), table, sep="\n")
+        rows = [
+            (_numbers(number, lines.get(number), found["time_ns"]), _source(text, number))
+            for number in shown_lines(lines, sources.get(file, ""))
+        ]
+        console.print("", Text(_short(file)), _lines_table(rows, console), sep="\n")
+
+
+_TITLES = ("line", "time", "share", "mostly", "bytes", "FLOP")
+_BETWEEN = 3
+"""Columns of the console between those of a table."""
+
+
+def _lines_table(rows: Sequence[tuple[list[str], str]], console: Console) -> Table:
+    """Return the table of a file's lines: numbers whole, the source as far as there is room."""
+    shown = len(_TITLES) if is_wide(console) else 4
+    table = plain_table(*_TITLES[:shown], "source", left=0)
+    room = console.width
+    for number, column in enumerate(table.columns[:-1]):
+        column.no_wrap = True
+        widths = (len(cells[number]) for cells, _ in rows)
+        room -= max(len(_TITLES[number]), *widths, 0) + _BETWEEN
+    source = table.columns[-1]
+    source.justify, source.overflow, source.no_wrap = "left", "ellipsis", True
+    source.max_width = max(room, len("source"))
+    for cells, text in rows:
+        table.add_row(*cells[:shown], Text(text))
+    return table
+
+
+def _source(text: Sequence[str], number: int) -> str:
+    return text[number - 1] if 0 < number <= len(text) else ""
 
 
 def _short(file: str) -> str:
@@ -192,24 +216,18 @@ def _short(file: str) -> str:
     return f".../{'/'.join(path.parts[-3:])}" if len(path.parts) > 4 else file
 
 
-def _add_line(
-    table: Table, number: int, line: LineReport | None, text: list[str], whole_ns: float
-) -> None:
-    source = Text(text[number - 1] if 0 < number <= len(text) else "")
-    if number < 0:
-        cells = ["...", "", "", "", "", ""]
-    elif line is None:
-        cells = [str(number), "", "", "", "", ""]
-    else:
-        cells = [
-            str(number or "-"),
-            format_ns(line["time_ns"]),
-            format_share(line["time_ns"], whole_ns),
-            format_amount(line["bytes"], "B") if line["bytes"] else "",
-            format_amount(line["flops"], "") if line["flops"] else "",
-            line["engine"],
-        ]
-    table.add_row(*cells, source)
+def _numbers(number: int, line: LineReport | None, whole_ns: float) -> list[str]:
+    """Return the cells of a line but its source; below 0 is what is left out."""
+    if line is None:
+        return ["..." if number < 0 else str(number), "", "", "", "", ""]
+    return [
+        str(number or "-"),
+        format_ns(line["time_ns"]),
+        format_share(line["time_ns"], whole_ns),
+        line["engine"],
+        format_amount(line["bytes"], "B") if line["bytes"] else "",
+        format_amount(line["flops"], "") if line["flops"] else "",
+    ]
 
 
 def shown_lines(lines: Iterable[int], text: str) -> list[int]:

@@ -163,6 +163,17 @@ def test_a_study_is_a_file_and_the_command_line_adds_to_it(sweep: Sweep, folder:
     assert "5 points: 0 done, 5 pending" in out
 
 
+def test_axes_of_the_machine_take_factors_as_set_does(sweep: Sweep, folder: Path) -> None:
+    axis = "sip.host_launch_us=1x,0.5x,4"
+    sweep("swept.py", "-g", axis, "--list", "--table", "a.csv")
+    sweep("swept.py", "-g", "sip.host_launch_us=2,1,4", "--list", "--table", "b.csv")
+    factors, values = (rows_of(folder / name) for name in ("a.csv", "b.csv"))
+    assert [row["key"] for row in factors] == [row["key"] for row in values]
+    status, _, err = sweep("swept.py", "-g", "sip.host_lunch_us=1x")
+    assert status == 2
+    assert "did you mean sip.host_launch_us (2)" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -13,7 +13,7 @@ from kernbench.cli.programs.bench_file import Bench, load_bench
 from kernbench.cli.programs.parameters import parameters_of, parse_parameters
 from kernbench.cli.sweeps.sources import digest, imports_torch, program_digest, versions
 from kernbench.errors import UnknownNameError, UsageError, nearest
-from kernbench.hardware import changed_machine, load_machine
+from kernbench.hardware import changed_machine, load_machine, set_keys
 
 RUN_AXES = ("machine", "ranks")
 """Axes that are no parameters of the program: what ``--machine`` and ``--ranks`` are to a run."""
@@ -148,13 +148,12 @@ def changed(
     Raises:
         KernbenchError: There is no such machine, key or room.
     """
-    import yaml
-
     machine = load_machine(spec, ranks)
     if not changes:
         return machine
     pairs = changes.items() if isinstance(changes, Mapping) else changes
-    return changed_machine(machine, {key: yaml.safe_load(text) for key, text in pairs}, ranks)
+    _, found = set_keys(machine, [f"{key}={text}" for key, text in pairs])
+    return changed_machine(machine, {each.key: each.value for each in found}, ranks)
 
 
 @cache
