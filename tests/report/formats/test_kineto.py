@@ -20,7 +20,7 @@ from kernbench.errors import OutputError, UsageError
 from kernbench.hardware import load_machine
 from kernbench.op_log import HostRange, OpLog, covered_ps
 from kernbench.report import write_profiles
-from tests.logs import LogBuilder, kernel, small_log
+from tests.logs import LogBuilder, kernel, ring, small_log
 from tests.report.formats.kineto_rules import check_kineto
 
 MACHINE = load_machine("ahbm:4")
@@ -37,7 +37,8 @@ def written(log: OpLog, folder: Path) -> list[dict[str, Any]]:
 
 
 def of_kind(trace: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    return [each for each in trace["traceEvents"] if each.get("cat") == kind]
+    found = [each for each in trace["traceEvents"] if each.get("cat") == kind]
+    return sorted(found, key=lambda each: each["ts"])
 
 
 @pytest.mark.adr("0159-D2")
@@ -78,6 +79,16 @@ def test_kernels_name_grid_block_and_what_they_were_given(tmp_path: Path) -> Non
     assert called["name"] == "aten::add"
     assert called["args"]["Input Dims"] == [[4, 8], [8]]
     assert called["args"]["Input type"] == ["float", "long int"]
+
+
+def test_what_overlaps_on_a_stream_is_drawn_beside_it(tmp_path: Path) -> None:
+    builder = LogBuilder()
+    for starts in ((0, 0), (50_000, 50_000)):
+        builder.collective(ring(2), (0, 1), starts)
+    (first, second) = of_kind(written(builder.log, tmp_path)[0], "kernel")
+    assert second["ts"] < first["ts"] + first["dur"]
+    assert second["tid"] == first["tid"] + 1_000
+    assert second["args"]["stream"] == first["args"]["stream"]
 
 
 def test_equal_runs_are_equal_bytes_and_bad_folders_are_refused(tmp_path: Path) -> None:

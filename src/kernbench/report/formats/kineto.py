@@ -21,6 +21,8 @@ from kernbench.report.formats.rank_view import HostStep, RankCommand, RankView, 
 
 _HOST = 100_000
 """Added to a rank's number, its process; devices are processes by their own numbers."""
+_SIDE = 1_000
+"""Added to the number of a stream's thread for what overlaps others there: pairs of a batch."""
 _MARK_PS = 1_000
 """How long calls take that the log does not have, but readers look for: as little as they see."""
 _FIRST_CORRELATION = 1_000_000
@@ -184,9 +186,17 @@ class _ProfileWriter:
                     yield self._cpu("user_annotation", item.name, item, tid, {})
                 else:
                     yield from self._step(item, tid)
-        for command in self._view.commands:
-            yield from self._command(command)
+        for stream, commands in self._by_stream().items():
+            for number, side in enumerate(nested_tracks(commands)):
+                for command in side:
+                    yield from self._command(command, stream + _SIDE * number)
         yield from self._device_ranges()
+
+    def _by_stream(self) -> dict[int, list[RankCommand]]:
+        found: dict[int, list[RankCommand]] = {}
+        for each in self._view.commands:
+            found.setdefault(self._stream(each), []).append(each)
+        return found
 
     def _names(self) -> Iterator[_Event]:
         groups = [(self._pid, f"rank {self._view.rank}", "CPU", self._view.rank)]
@@ -317,7 +327,7 @@ class _ProfileWriter:
     def _stream(self, command: RankCommand) -> int:
         return self._streams[command.sip, command.instance.stream]
 
-    def _command(self, command: RankCommand) -> Iterator[_Event]:
+    def _command(self, command: RankCommand, tid: int) -> Iterator[_Event]:
         template, stream = command.template, self._stream(command)
         number = self._numbers.get(command.instance.launch_id)
         args: dict[str, Any] = {
@@ -337,11 +347,11 @@ class _ProfileWriter:
             kind = "gpu_memset" if template.kind == "fill" else "gpu_memcpy"
             name, more = _memory(command)
         yield {
-            "ph": "X", "cat": kind, "name": name, "pid": command.sip, "tid": stream,
+            "ph": "X", "cat": kind, "name": name, "pid": command.sip, "tid": tid,
             **_times(command.start_ps, command.end_ps), "args": {**args, **more},
         }  # fmt: skip
         if number is not None:
-            yield self._arrow("f", command.sip, stream, command.start_ps, number)
+            yield self._arrow("f", command.sip, tid, command.start_ps, number)
 
     def _kernel(self, command: RankCommand) -> dict[str, Any]:
         template = command.template
