@@ -29,6 +29,7 @@ from kernbench.op_log.run_energy import (
     power_over_time,
 )
 from kernbench.op_log.spans import Spans, build_spans, covered_ps, exposed_ps
+from kernbench.op_log.uncollected import uncollected
 
 __all__ = [
     "ROW_COLUMNS",
@@ -63,4 +64,5 @@ __all__ = [
     "power_over_time",
     "rank_shares",
     "uncapped",
+    "uncollected",
 ]

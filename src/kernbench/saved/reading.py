@@ -27,6 +27,7 @@ from kernbench.op_log import (
     Limit,
     OpLog,
     Template,
+    uncollected,
 )
 from kernbench.saved.actions import Actions, read_actions
 from kernbench.saved.allocations import MEMBER as ALLOCATIONS
@@ -74,7 +75,7 @@ class SavedRun:
     @cached_property
     def log(self) -> OpLog:
         """What the run did, and when."""
-        with _opened(self.path) as archive:
+        with _opened(self.path) as archive, uncollected():
             return _read_log(archive, self._about)
 
     @cached_property

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from kernbench.hardware import Machine, machine_data
-from kernbench.op_log import ROW_COLUMNS, TEXT_COLUMNS, OpLog, RowReader, Template
+from kernbench.op_log import ROW_COLUMNS, TEXT_COLUMNS, OpLog, RowReader, Template, uncollected
 from kernbench.saved.actions import Actions, write_actions
 from kernbench.saved.allocations import MEMBER as ALLOCATIONS
 from kernbench.saved.allocations import table_of
@@ -62,7 +62,7 @@ def save_run(
         program: The program's file, as it was named.
         actions: What its ranks did, so that ``kernbench retime`` can do it again.
     """
-    with zipfile.ZipFile(out, "w") as archive:
+    with uncollected(), zipfile.ZipFile(out, "w") as archive:
         templates, files = _write_templates(archive, log)
         _write_commands(archive, log, templates)
         _write_hosts(archive, log)

@@ -15,6 +15,7 @@ from kernbench.commands import Tf32
 from kernbench.dtypes import DType, TorchNames
 from kernbench.errors import UsageError
 from kernbench.hardware import Machine
+from kernbench.op_log import uncollected
 from kernbench.runtime_api.base.actions import Keeper
 from kernbench.runtime_api.base.launch_attributes import LaunchAttributes
 from kernbench.runtime_api.base.run import Run
@@ -297,13 +298,14 @@ class RuntimeContext(TorchNames):
 
         if self.run.simulation.running is None:
             self.run.complete()
-        report = build_report(
-            self.op_log,
-            self.machine,
-            ranks=self.world_size,
-            wall_s=perf_counter() - self.run.started_s,
-            time_ps=self.run.simulation.now_ps,
-        )
+        with uncollected():
+            report = build_report(
+                self.op_log,
+                self.machine,
+                ranks=self.world_size,
+                wall_s=perf_counter() - self.run.started_s,
+                time_ps=self.run.simulation.now_ps,
+            )
         return ShownReport(report, self.machine, self.op_log)
 
     def _repr_html_(self) -> str:
