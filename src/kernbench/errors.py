@@ -157,6 +157,10 @@ def exit_call(end: SystemExit) -> str:
     return f"{name}({'' if end.code is None else repr(end.code)})"
 
 
+_MOST_LISTED = 100
+"""Names that an error lists; more would hide what it says."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the end of an error message: the nearest known names, or all of a short list.
 
@@ -166,6 +170,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     'did you mean h100-sxm?'
     >>> nearest("zzz", ["ahbm", "h100"])
     'known: ahbm, h100'
+    >>> nearest("zzz", map(str, range(300)))
+    'none of the 300 known names is like it'
     """
     known = sorted(known)
     folded = {each.casefold(): each for each in known}
@@ -174,4 +180,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close += [each for each in difflib.get_close_matches(asked, folded) if each not in close]
     if close:
         return f"did you mean {' or '.join(folded[each] for each in close[:3])}?"
+    if len(known) > _MOST_LISTED:
+        return f"none of the {len(known)} known names is like it"
     return f"known: {', '.join(known)}" if known else "none are known"
