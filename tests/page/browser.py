@@ -98,9 +98,12 @@ def browser() -> Iterator[Browser]:
             wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
             given = {"capabilities": {"alwaysMatch": wanted}}
             session = _post(f"{address}/session", given)["sessionId"]
-            yield Browser(address, session)
-            request = urllib.request.Request(f"{address}/session/{session}", method="DELETE")
-            urllib.request.urlopen(request, timeout=_TIMEOUT_S).close()
+            try:
+                yield Browser(address, session)
+            finally:
+                # Without this the browser would outlive its driver.
+                end = urllib.request.Request(f"{address}/session/{session}", method="DELETE")
+                urllib.request.urlopen(end, timeout=_TIMEOUT_S).close()
         finally:
             driver.terminate()
 
