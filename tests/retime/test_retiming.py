@@ -202,5 +202,7 @@ def test_what_cannot_be_done_again_is_refused(kept: Any, tmp_path: Path) -> None
     with pytest.raises(SpawnException) as failed:
         retime(kept, changed("ahbm:2", "sip.pe.tcm_kib=1"))
     assert "TCM is exhausted: kernel" in str(failed.value.exceptions[0])
+    with pytest.raises(UsageError, match=r"held [\d,]+ bytes of SIP 0 at a time, but a SIP of"):
+        retime(kept, changed("ahbm:2", "sip.cube.hbm_gib=0.0001"))
     with pytest.raises(MachineError, match="no key"):
         changed("ahbm:2", "sip.nothing=2x")

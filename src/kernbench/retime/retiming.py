@@ -39,6 +39,13 @@ class Retiming:
         refused = actions.described["refused"]
         if refused:
             raise UsageError(f"{saved.path}: this run cannot be retimed: {'; '.join(refused)}")
+        for sip_id, peak in actions.described.get("peak_bytes", ()):
+            if sip_id < machine.num_sips and peak > machine.sip_at(sip_id).hbm_bytes:
+                room = machine.sip_at(sip_id).hbm_bytes
+                raise UsageError(
+                    f"{saved.path}: tensors of this run held {peak:,} bytes of SIP {sip_id} at a "
+                    f"time, but a SIP of {machine.name} has {room:,} bytes of HBM"
+                )
         self._saved = saved
         self._actions = actions
         self._templates: dict[int, Template] | None = None

@@ -64,6 +64,10 @@ class Devices:
                 found.when_freed = self.memory_recorder.freed
         return found
 
+    def peaks(self) -> dict[int, int]:
+        """Return the most bytes that tensors have held at a time, by SIP."""
+        return {sip_id: memory.peak_bytes for sip_id, memory in self._memories.items()}
+
     def sip(self, sip_id: int) -> Sip:
         """Return the PEs, cache and queue of a SIP, made on first use."""
         found = self._sips.get(sip_id)

@@ -113,7 +113,10 @@ class Run:
         """Return what the program has done, to be saved; None if that was not collected."""
         if self.actions_of is not None:
             return self.actions_of()
-        return None if self.keeper is None else self.keeper.kept(self.devices.queues, self.op_log)
+        if self.keeper is None:
+            return None
+        self.keeper.about["peak_bytes"] = list(self.devices.peaks().items())
+        return self.keeper.kept(self.devices.queues, self.op_log)
 
     @cached_property
     def network(self) -> Network:
