@@ -16,6 +16,7 @@ from kernbench.runtime_api import Marker, Run, WaitFor
 from kernbench.torch_bridge.processes.bursts import Burst
 from kernbench.torch_bridge.processes.host import Host
 from tests.logs import kernel
+from tests.torch_bridge.running import simulated
 
 STREAMS = 3
 MACHINE = load_machine("ahbm", 1)
@@ -159,3 +160,15 @@ def test_what_others_wait_for_takes_no_more_operations() -> None:
     assert queue.tail is not tail
     run.drain()
     assert tail.end_ps == run.op_log.instances[0].ends_ps[0]
+
+
+def test_an_operation_before_a_pause_takes_its_own_time() -> None:
+    """A collective that takes the device in the pause does not make it longer."""
+    log = simulated("cut_bursts.py", nprocs=2, machine="h100-sxm:2", data=False).op_log
+    relus = [each for each in log.instances if each.template.name == "aten.relu"]
+    assert len(relus) == 2
+    for each in relus:
+        assert each.ends_ps[0] - each.starts_ps[0] == each.template.duration_ps
+    # It waited for its other rank, and for no operation.
+    (collective,) = [each for each in log.instances if each.template.name == "all_reduce"]
+    assert log.number_of(collective.after[1]) == 0

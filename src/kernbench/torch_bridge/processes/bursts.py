@@ -44,6 +44,8 @@ class Burst(StreamCommand):
         self._ends_ps: list[int] = []
         self._timer: Timer | None = None
         self._is_over = False
+        self._is_shared = False
+        """Whether others may slow the last planned operation down."""
         self._is_ahead = False
         """Whether operations after the running one may be planned."""
 
@@ -159,20 +161,25 @@ class Burst(StreamCommand):
         self._pes.holder = None
         run.devices.hbm.plan(self._sip_id, None)
         demand = demand_of(template.hbm_ps, template.duration_ps)
-        if demand and end_ps > run.simulation.now_ps:
+        self._is_shared = bool(demand) and end_ps > run.simulation.now_ps
+        if self._is_shared:
             assert self._timer is not None
             share = Share(self._sip_id, demand, self._timer, template.duration_ps, end_ps)
             run.devices.hbm.begin(Flow([share], start_ps))
 
     def _planned_is_done(self) -> None:
-        run = self._run
-        if not self._is_ahead:
-            # Others may have slowed the last one down.
-            self._ends_ps[-1] = max(self._ends_ps[-1], run.simulation.now_ps)
+        run, now_ps = self._run, self._run.simulation.now_ps
+        if self._is_shared:
+            self._is_shared = False
+            self._ends_ps[-1] = max(self._ends_ps[-1], now_ps)
+        ended_ps = self._ends_ps[-1]
         columns = (self._launched_ps, self._templates, self._starts_ps, self._ends_ps)
         self.ended_by = self.after = self._pes.last = run.recorder.in_a_row(
             (self._rank,), (self._sip_id,), self._queue.name, self.after, *columns
         )
+        if ended_ps < now_ps:
+            # It was cut between two operations: who takes the device now has not waited for it.
+            self._pes.last = 0
         self._planned, self._templates = [], []
         if self._is_ahead:
             self._is_ahead = False
