@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kernbench.saved import Actions, SavedRun
 
 _MOST_NAMED = 8
+_MOST_SAID = 2
 
 
 class Retiming:
@@ -38,7 +39,9 @@ class Retiming:
             )
         refused = actions.described["refused"]
         if refused:
-            raise UsageError(f"{saved.path}: this run cannot be retimed: {'; '.join(refused)}")
+            more = f"; and {len(refused) - _MOST_SAID} more" if len(refused) > _MOST_SAID else ""
+            said = "; ".join(refused[:_MOST_SAID])
+            raise UsageError(f"{saved.path}: this run cannot be retimed: {said}{more}")
         for sip_id, peak in actions.described.get("peak_bytes", ()):
             if sip_id < machine.num_sips and peak > machine.sip_at(sip_id).hbm_bytes:
                 room = machine.sip_at(sip_id).hbm_bytes
