@@ -157,7 +157,7 @@ def exit_call(end: SystemExit) -> str:
     return f"{name}({'' if end.code is None else repr(end.code)})"
 
 
-_MOST_LISTED = 100
+_MOST_LISTED = 200
 """Names that an error lists; more would hide what it says."""
 
 

@@ -112,7 +112,11 @@ def test_waiting_is_a_finding_where_ranks_take_turns_at_being_late(tmp_path: Pat
 
 
 @pytest.mark.adr("0156-D2")
-def test_the_command_writes_table_json_and_markdown(saved: SavedRun, tmp_path: Path) -> None:
+def test_the_command_writes_table_json_and_markdown(
+    saved: SavedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+
     def run(*arguments: str) -> Any:
         return CliRunner().invoke(app, ["findings", saved.path, *arguments])
 

@@ -301,7 +301,7 @@ _RANKS = (
     TableColumn("device", only_wide=True),
     TableColumn("peak"),
     TableColumn("at"),
-    TableColumn("most of it", only_wide=True),
+    TableColumn("most of it", is_number=False, only_wide=True),
     TableColumn("over time"),
 )
 
