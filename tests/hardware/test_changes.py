@@ -82,3 +82,48 @@ def test_what_the_machine_lacks_is_no_key(text: str, words: str) -> None:
 def test_a_key_is_set_once() -> None:
     with pytest.raises(MachineError, match=r"gives sip.cube.hbm_gib twice: 90 and 2x"):
         set_keys(H100, ["sip.cube.hbm_gib=90", "sip.cube.hbm_gib=2x"])
+
+
+def test_single_links_are_set_by_the_names_that_reports_have() -> None:
+    machine = load_machine("ahbm", 4)
+    settings = ["sip0->sip1.bandwidth_gbps=0.5x", "sip0->sip1.latency_ns=2000"]
+    changed, changes = set_keys(machine, settings)
+    before = {link.name: link for link in machine.links}
+    for link in changed.links:
+        same = before[link.name]
+        if link.name == "sip0->sip1":
+            assert link.bandwidth_gbps == same.bandwidth_gbps / 2
+            assert link.latency_ps == 2_000_000
+        else:
+            assert (link.bandwidth_gbps, link.latency_ps) == (same.bandwidth_gbps, same.latency_ps)
+    assert [each.before for each in changes] == [
+        before["sip0->sip1"].bandwidth_gbps,
+        before["sip0->sip1"].latency_ps / 1000,
+    ]
+    again, _ = set_keys(changed, ["sip1->sip2.bandwidth_gbps=1"])
+    slow = [
+        link.name for link in again.links if link.bandwidth_gbps != machine.links[0].bandwidth_gbps
+    ]
+    assert slow == ["sip0->sip1", "sip1->sip2"]
+
+
+def test_a_port_of_a_node_is_a_link_too() -> None:
+    machine = load_machine("h100-sxm:2x8")
+    changed, _ = set_keys(machine, ["network->sip12.bandwidth_gbps=0.1x"])
+    slow = [link.name for link, same in zip(changed.links, machine.links, strict=True)
+            if link.bandwidth_gbps != same.bandwidth_gbps]  # fmt: skip
+    assert slow == ["network->sip12"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("sip0->sip9.bandwidth_gbps=1", "no link sip0->sip9; did you mean sip0->sip"),
+        ("sip0->sip1.color=1", "a link has bandwidth_gbps and latency_ns"),
+        ("sip0->sip1=1", "a link has bandwidth_gbps and latency_ns"),
+        ("sip0->sip1.bandwidth_gbps=0", "bandwidth_gbps"),
+    ],
+)
+def test_links_that_are_not_there_and_wrong_keys_are_named(setting: str, said: str) -> None:
+    with pytest.raises(MachineError, match=said):
+        set_keys(load_machine("ahbm", 4), [setting])

@@ -20,6 +20,7 @@ from kernbench.hardware.kernel_constants import (
 from kernbench.hardware.link_specs import LinksSpec, ScaleOutSpec
 from kernbench.hardware.loading import (
     changed_machine,
+    divided_machine,
     known_machines,
     load_machine,
     machine_data,
@@ -27,6 +28,7 @@ from kernbench.hardware.loading import (
     machine_text,
     nodes_of,
     parse_machine,
+    ranks_of,
 )
 from kernbench.hardware.machine import Link, Machine, build_machine
 from kernbench.hardware.rates import (
@@ -37,6 +39,11 @@ from kernbench.hardware.rates import (
     ps_per_byte,
     transfer_ps,
 )
+from kernbench.hardware.scenarios.chosen import drawing
+from kernbench.hardware.scenarios.files import described, with_scenario
+from kernbench.hardware.scenarios.hosts import host_noise
+from kernbench.hardware.scenarios.interruptions import Interruptions
+from kernbench.hardware.scenarios.specs import DeathSpec, ScenarioSpec
 from kernbench.hardware.schema import machine_schema
 from kernbench.hardware.sizes import file_of
 from kernbench.hardware.sources import fitted_constants, leaves, source_of
@@ -65,11 +72,13 @@ __all__ = [
     "CacheSpec",
     "CollectivesSpec",
     "CubeSpec",
+    "DeathSpec",
     "DieToDieSpec",
     "GemmSpec",
     "HostLinkSpec",
     "HostOperationSpec",
     "HostSpec",
+    "Interruptions",
     "KernelConstants",
     "KernelFamily",
     "KernelLibrary",
@@ -86,14 +95,19 @@ __all__ = [
     "ProtocolSpec",
     "RampSpec",
     "ScaleOutSpec",
+    "ScenarioSpec",
     "SipSpec",
     "WarpSpec",
     "build_machine",
     "ceil_ps",
     "changed_machine",
     "cycles_ps",
+    "described",
+    "divided_machine",
+    "drawing",
     "file_of",
     "fitted_constants",
+    "host_noise",
     "known_libraries",
     "known_machines",
     "leaves",
@@ -107,7 +121,9 @@ __all__ = [
     "nodes_of",
     "parse_machine",
     "ps_per_byte",
+    "ranks_of",
     "set_keys",
     "source_of",
     "transfer_ps",
+    "with_scenario",
 ]

@@ -13,13 +13,17 @@ import yaml
 
 from kernbench.errors import MachineError
 from kernbench.hardware.loading import changed_machine
-from kernbench.hardware.machine import Machine
+from kernbench.hardware.machine import Link, Machine
+from kernbench.hardware.rates import PS_PER_NS
 from kernbench.hardware.sources import leaves
 from kernbench.hardware.spec_base import plain
 
 _FACTOR = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)x", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?", re.IGNORECASE)
 _MOST_NAMED = 3
+_OVERRIDES = "links.overrides"
+_OF_LINK = ("bandwidth_gbps", "latency_ns")
+"""What single links may have of their own."""
 _MOST_SHOWN = 60
 """Characters of a value in an error; some keys hold long lists."""
 
@@ -39,7 +43,8 @@ class MachineChange:
 def set_keys(machine: Machine, settings: Sequence[str]) -> tuple[Machine, list[MachineChange]]:
     """Return a machine changed by ``KEY=VALUE`` texts, in their order, and what changed.
 
-    ``KEY`` is any key of a machine file, as a dotted path. ``VALUE`` is what the file would say (a
+    ``KEY`` is any key of a machine file, as a dotted path, or one of a single link by its name in
+    reports: ``sip0->sip1.bandwidth_gbps``. ``VALUE`` is what the file would say (a
     number in the key's unit, a name, a list), or a factor: ``2x``, ``0.5x``.
 
     Raises:
@@ -58,12 +63,60 @@ def set_keys(machine: Machine, settings: Sequence[str]) -> tuple[Machine, list[M
         key, equals, given = (part.strip() for part in text.partition("="))
         if not equals or not key or not given:
             raise MachineError(f"--set must be KEY=VALUE, but got {text!r}")
+        link = _link_of(machine, key)
+        if link is not None:
+            key = f"{link.name}.{key.rpartition('.')[2]}"
         if key in changes:
             raise MachineError(f"--set gives {key} twice: {_shown(changes[key].value)} and {given}")
-        before = _found(spec, key, machine.name, known)
+        before = _found(spec, key, machine.name, known) if link is None else _of_link(link, key)
         changes[key] = MachineChange(key, before, _value(key, before, given, machine.name))
-    changed = changed_machine(machine, {key: each.value for key, each in changes.items()})
-    return changed, list(changes.values())
+    values = {key: each.value for key, each in changes.items() if "->" not in key}
+    overrides = _overrides(machine, {key: each.value for key, each in changes.items()})
+    if overrides:
+        values[_OVERRIDES] = overrides
+    return changed_machine(machine, values), list(changes.values())
+
+
+def _link_of(machine: Machine, key: str) -> Link | None:
+    """Return the link that a key names, as reports do; None for a key of the machine's file.
+
+    Raises:
+        MachineError: The machine has no such link, or a link has no such key.
+    """
+    if "->" not in key:
+        return None
+    name, _, last = key.replace(" ", "").rpartition(".")
+    if last not in _OF_LINK:
+        raise MachineError(f"--set {key}: a link has {' and '.join(_OF_LINK)}: {key}.{_OF_LINK[0]}")
+    by_name = {link.name: link for link in machine.links}
+    found = by_name.get(name)
+    if found is None:
+        close = difflib.get_close_matches(name, by_name, n=_MOST_NAMED) or list(by_name)[:1]
+        instead = f"did you mean {' or '.join(close)}?" if close else "it has none"
+        raise MachineError(f"--set {key}: machine {machine.name} has no link {name}; {instead}")
+    return found
+
+
+def _of_link(link: Link, key: str) -> Any:
+    if key.endswith(_OF_LINK[0]):
+        return plain(link.bandwidth_gbps)
+    return plain(Fraction(link.latency_ps, PS_PER_NS))
+
+
+def _overrides(machine: Machine, changes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the single links that differ, with those that are changed; empty if none is."""
+    if not any("->" in key for key in changes) or machine.spec.links is None:
+        return []
+    given = changes.get(_OVERRIDES, [each.model_dump() for each in machine.spec.links.overrides])
+    found = {(each["src_sip"], each["dst_sip"]): dict(each) for each in given}
+    by_name = {link.name: link for link in machine.links}
+    for key, value in changes.items():
+        if "->" in key:
+            name, _, last = key.rpartition(".")
+            link = by_name[name]
+            ends = {"src_sip": link.src_sip, "dst_sip": link.dst_sip}
+            found.setdefault((link.src_sip, link.dst_sip), ends)[last] = value
+    return list(found.values())
 
 
 def _found(spec: Mapping[str, Any], key: str, name: str, known: Mapping[str, Any]) -> Any:

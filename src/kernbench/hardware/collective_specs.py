@@ -62,6 +62,9 @@ class ProtocolSpec(Spec):
     """Share of a chunk's time that the last receive of a rank takes beside the transfer."""
     fill_share: NotNegative = Fraction(0)
     """The same for the slices that cannot overlap: at most ``channels`` slices of the buffer."""
+    own_part: NotNegative = Fraction(0)
+    """In all_to_all: share of the time of a chunk that the rank's own part takes, which the blocks
+    that send and receive copy too. 0 where links take longer than blocks."""
     ramp: RampSpec | None = None
     """Channels that start as the message grows."""
     max_chunk_kib: Positive | None = None
@@ -102,9 +105,15 @@ class ProtocolSpec(Spec):
     def round_ps(self) -> int:
         return ceil_ps(self.round_us * PS_PER_US)
 
-    def tail_ps(self, chunk_bytes: int, gbps: Fraction, fill_bytes: int) -> int:
-        """Return what a rank's last receive takes beside its transfer at ``gbps``."""
-        size = self.tail_chunks * chunk_bytes + self.fill_share * min(chunk_bytes, fill_bytes)
+    def tail_ps(
+        self, chunk_bytes: int, gbps: Fraction, fill_bytes: int, has_own_part: bool = False
+    ) -> int:
+        """Return what a rank's last receive takes beside its transfer at ``gbps``.
+
+        ``has_own_part`` says that each rank has a part for itself, which is copied like others.
+        """
+        chunks = self.tail_chunks + (self.own_part if has_own_part else 0)
+        size = chunks * chunk_bytes + self.fill_share * min(chunk_bytes, fill_bytes)
         return transfer_ps(ceil_ps(size), gbps)
 
 

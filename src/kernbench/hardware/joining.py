@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from kernbench.errors import MachineError
+from kernbench.hardware.fabrics import Leaves
 from kernbench.hardware.link_specs import GRID_DIMS, LinksSpec
 from kernbench.hardware.topology import (
     FullyConnected,
@@ -58,7 +59,8 @@ def build_topology(
         "fully_connected": FullyConnected(num_nodes),
     }
     ports = outer.ports_per_node
-    return TwoLevels(inner, size, num_nodes, rails[outer.topology], ports), shape
+    leaves = None if outer.leaves is None else Leaves(outer.leaves, num_nodes, ports)
+    return TwoLevels(inner, size, num_nodes, rails[outer.topology], ports, leaves), shape
 
 
 def _one_level(

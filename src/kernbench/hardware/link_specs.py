@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from kernbench.hardware.fabrics.specs import LeavesSpec
 from kernbench.hardware.spec_base import Count, NotNegative, Positive, Spec
 
 TopologyName = Literal[
@@ -47,8 +48,8 @@ class ScaleOutSpec(Spec):
     """SIPs that one operating system has, where the links of a node join several hosts (NVL72); all
     of a node when missing."""
     topology: Literal["switch", "ring", "fully_connected"]
-    """``switch``: one link from every SIP to a network that never blocks, and one back. The others
-    join the SIPs that have the same place in their nodes (rails)."""
+    """``switch``: one link from every SIP to a network that never blocks (but see ``leaves``), and
+    one back. The others join the SIPs that have the same place in their nodes (rails)."""
     bandwidth_gbps: Positive
     """Of one network interface, one way."""
     latency_ns: NotNegative
@@ -56,6 +57,9 @@ class ScaleOutSpec(Spec):
     nics_per_node: Count | None = None
     """Network interfaces of a node; one for each SIP when missing. With fewer, as many SIPs in a
     row share each; with more, each SIP has as many. ``switch`` only."""
+
+    leaves: LeavesSpec | None = None
+    """The switches of the network; left out, it never blocks. ``switch`` only."""
 
     @property
     def host_size(self) -> int:
@@ -100,7 +104,23 @@ class ScaleOutSpec(Spec):
         if more % fewer:
             raise ValueError(
                 f"nics_per_node is {self.nics_per_node}, which {self.sips_per_node} SIPs of a node "
-                "cannot share evenly"
+                f"cannot share evenly; take a divisor or a multiple of {self.sips_per_node}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _leaves_have_the_links_they_name(self) -> Self:
+        if self.leaves is None:
+            return self
+        if self.topology != "switch":
+            raise ValueError(
+                f"leaves are switches of a network, but topology {self.topology} has rails; leave "
+                "them out, or take topology switch"
+            )
+        ports = self.leaves.nodes * (1 if self.leaves.ports == "rail" else self.ports_per_node)
+        if self.leaves.uplinks is not None and self.leaves.uplinks > ports:
+            raise ValueError(
+                f"leaves.uplinks is {self.leaves.uplinks}, but a switch has {ports} interfaces"
             )
         return self
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Hashable, Mapping
 from importlib import resources
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from pydantic import BaseModel, ValidationError
 
 from kernbench.errors import MachineError, UnknownNameError, UsageError, nearest
 from kernbench.hardware.machine import Machine, build_machine
-from kernbench.hardware.sizes import Size, host_size, sized, split_size
+from kernbench.hardware.sizes import Size, host_size, of_hosts, sized, split_size
 from kernbench.hardware.specs import MachineSpec, SipSpec
+from kernbench.logs import logger
+
+_LOG = logger("machine")
 
 
 def known_machines() -> list[str]:
@@ -62,6 +66,21 @@ def load_machine(spec: str | Path | Machine, num_sips: int | None = None) -> Mac
     return _built(parsed, size, origin)
 
 
+def ranks_of(spec: str | Path | Machine) -> int:
+    """Return how many ranks a run has that was asked for no number: one per SIP that was named.
+
+    The SIPs of a machine, or of a size behind a name; a name alone is a machine of any size, and
+    has one rank.
+
+    >>> ranks_of("ahbm"), ranks_of("ahbm:4"), ranks_of("h100-sxm:2x8")
+    (1, 4, 16)
+    """
+    if isinstance(spec, Machine):
+        return spec.num_sips
+    _, numbers = split_size(str(spec))
+    return prod(numbers or (1,))
+
+
 def nodes_of(spec: str, num_nodes: int, asked: str) -> str:
     """Return ``spec`` with the size of so many nodes, where it has no size or one in SIPs.
 
@@ -91,6 +110,25 @@ def nodes_of(spec: str, num_nodes: int, asked: str) -> str:
     return spec
 
 
+def divided_machine(machine: Machine, sips_per_node: int, asked: str) -> Machine:
+    """Return a machine whose SIPs are divided among other nodes.
+
+    Raises:
+        MachineError: It has no nodes, or none of that size, or its SIPs do not fill them; the text
+            begins with ``asked``.
+    """
+    if sips_per_node < 1:
+        raise MachineError(f"{asked}: a node has at least 1 rank")
+    spec = of_hosts(machine.spec, sips_per_node, asked)
+    num_nodes, left = divmod(machine.num_sips, sips_per_node)
+    if left:
+        raise MachineError(
+            f"{asked}: the {machine.num_sips} SIPs of {machine.name} do not fill nodes of "
+            f"{sips_per_node}"
+        )
+    return _built(spec, Size(machine.num_sips, None, num_nodes), asked)
+
+
 def parse_machine(text: str, origin: str, num_sips: int | None = None) -> Machine:
     """Return the machine that YAML text describes; ``origin`` stands for the file in errors."""
     spec = _validated(_parsed(text, origin), origin)
@@ -100,9 +138,14 @@ def parse_machine(text: str, origin: str, num_sips: int | None = None) -> Machin
 
 
 def changed_machine(
-    machine: Machine, changes: Mapping[str, Any], num_sips: int | None = None
+    machine: Machine,
+    changes: Mapping[str, Any],
+    num_sips: int | None = None,
+    origin: str | None = None,
 ) -> Machine:
     """Return a machine with some keys changed, by dotted path, and perhaps another size.
+
+    ``origin`` is what errors call it.
 
     Raises:
         MachineError: There is no such key, or the value is impossible; names the key. Or the links
@@ -122,7 +165,7 @@ def changed_machine(
         if not isinstance(group, dict):
             raise MachineError(f"machine {machine.name}: there is no key {path} to change")
         group[last] = value
-    origin = f"machine {machine.name}, changed"
+    origin = origin or f"machine {machine.name}, changed"
     spec = _validated(data, origin)
     size = Size(machine.num_sips, machine.shape, machine.num_hosts)
     if num_sips not in (None, machine.num_sips):
@@ -170,6 +213,7 @@ def machine_text(name: str) -> tuple[str, str]:
     """
     if name in known_machines():
         path = _presets() / f"{name}.yaml"
+        _LOG.debug("%s is the preset %s", name, path)
         return path.read_text(encoding="utf-8"), f"machine {name}"
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or path.is_file():
@@ -206,7 +250,7 @@ def _parsed(text: str, origin: str) -> dict[str, Any]:
     Raises:
         MachineError: It is no mapping, or its base is not one that stands by itself.
     """
-    data = _mapping(text, origin)
+    data = yaml_mapping(text, origin)
     name = data.get("base")
     if not isinstance(name, str):
         return data
@@ -215,7 +259,7 @@ def _parsed(text: str, origin: str) -> dict[str, Any]:
             f"{origin}: base must be a machine that ships with kernbench, but got {name!r}: "
             f"{nearest(name, known_machines())}"
         )
-    base = _mapping(*machine_text(name))
+    base = yaml_mapping(*machine_text(name))
     if "base" in base:
         raise MachineError(
             f"{origin}: base is {name}, which has a base itself; name {base['base']}"
@@ -240,7 +284,12 @@ def _leaf_paths(data: Mapping[str, Any], prefix: str = "") -> list[str]:
     return paths
 
 
-def _mapping(text: str, origin: str) -> dict[str, Any]:
+def yaml_mapping(text: str, origin: str, model: type[BaseModel] = MachineSpec) -> dict[str, Any]:
+    """Return the keys of a YAML text; ``model`` is what it describes.
+
+    Raises:
+        MachineError: It is none, or no mapping; names ``origin`` and the line.
+    """
     try:
         # A SafeLoader that only adds a check.
         data = yaml.load(text, Loader=_Loader)
@@ -258,7 +307,7 @@ def _mapping(text: str, origin: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise MachineError(
             f"{origin}: must be a mapping of keys, but got {type(data).__name__}; "
-            f"the keys are {', '.join(MachineSpec.model_fields)}"
+            f"the keys are {', '.join(model.model_fields)}"
         )
     return data
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from html import escape
@@ -12,6 +12,15 @@ from kernbench.errors import MachineError, UsageError
 from kernbench.hardware.joining import Shape, build_topology
 from kernbench.hardware.link_specs import LinkOverride, LinksSpec, ScaleOutSpec
 from kernbench.hardware.rates import PS_PER_NS, ceil_ps, ps_per_byte, transfer_ps
+from kernbench.hardware.scenarios.chosen import (
+    Wire,
+    flapping_wires,
+    slow_sips,
+    slow_wires,
+    slowed,
+    wire,
+    with_slow_links,
+)
 from kernbench.hardware.sources import leaves
 from kernbench.hardware.specs import MachineSpec, SipSpec
 from kernbench.hardware.topology import SWITCH, Places, Topology, TwoLevels
@@ -52,6 +61,12 @@ class Machine:
     num_hosts: int = 1
     """How many operating systems its SIPs are divided among; more than one only where a size in
     nodes was asked for."""
+    slow_sips: tuple[int, ...] = ()
+    """Those that a scenario has made slow."""
+    slow_wires: tuple[Wire, ...] = ()
+    """Those of links that a scenario has made slow."""
+    flapping_wires: tuple[Wire, ...] = ()
+    """Those of links that a scenario lets go down now and then."""
     _routes: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     _sips: dict[int, SipSpec] = field(default_factory=dict)
 
@@ -96,6 +111,12 @@ class Machine:
         topology = self._topology
         return topology.first_outer_link if isinstance(topology, TwoLevels) else len(self.links)
 
+    @property
+    def first_leaf_link(self) -> int:
+        """From which index on links are those between the switches of the network."""
+        topology = self._topology
+        return topology.first_leaf_link if isinstance(topology, TwoLevels) else len(self.links)
+
     def sip_at(self, sip_id: int) -> SipSpec:
         """Return the description of one SIP.
 
@@ -112,13 +133,17 @@ class Machine:
     @cached_property
     def links(self) -> tuple[Link, ...]:
         """Every directed link, in order of index."""
-        spec = self.spec.links
+        spec_of_all, spec = self.spec, self.spec.links
         if self._topology is None or spec is None:
             return ()
         changed = {(each.src_sip, each.dst_sip): each for each in spec.overrides}
         # One object for all: whoever compares a million of them looks at identities.
         port_gbps = spec.bandwidth_gbps if spec.scale_out is None else spec.scale_out.port_gbps
         num_nodes = self.num_sips // self.sips_per_node
+        first_leaf, leaf_gbps = 0, None
+        if isinstance(self._topology, TwoLevels) and self._topology.leaves is not None:
+            first_leaf = self._topology.first_leaf_link
+            leaf_gbps = self._topology.leaves.link_gbps(port_gbps)
         found = []
         for index, (src, dst) in enumerate(self._topology.ends()):
             level: LinksSpec | ScaleOutSpec = spec
@@ -128,6 +153,8 @@ class Machine:
             bandwidth, latency = level.bandwidth_gbps, ceil_ps(level.latency_ns * PS_PER_NS)
             if isinstance(level, ScaleOutSpec):
                 bandwidth = port_gbps
+                if index >= first_leaf and leaf_gbps is not None and level.leaves is not None:
+                    bandwidth, latency = leaf_gbps, ceil_ps(level.leaves.latency_ns * PS_PER_NS)
             override = changed.get((src, dst))
             if override is not None:
                 bandwidth = override.bandwidth_gbps or bandwidth
@@ -135,7 +162,20 @@ class Machine:
                     latency = ceil_ps(override.latency_ns * PS_PER_NS)
             name = f"{_end(src, num_nodes)}->{_end(dst, num_nodes)}"
             found.append(Link(index, src, dst, bandwidth, latency, name))
-        return tuple(found)
+        links = tuple(found)
+        return with_slow_links(spec_of_all.scenario, links, self.slow_wires)
+
+    @cached_property
+    def with_equal_links(self) -> Machine:
+        """The machine without slow links: what a library takes it for that chooses algorithms."""
+        return replace(self, slow_wires=(), _routes={}, _sips={}) if self.slow_wires else self
+
+    @cached_property
+    def flapping_links(self) -> Mapping[int, Wire]:
+        """The links that go down now and then, by index, with their wires."""
+        wires = frozenset(self.flapping_wires)
+        ends = {link.index: wire(link.src_sip, link.dst_sip) for link in self.links if wires}
+        return {index: each for index, each in ends.items() if each in wires}
 
     def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
         """Return the indices of the links from one SIP to another, none when they are the same.
@@ -178,6 +218,25 @@ class Machine:
             return None
         return topology.ports_of(sips)
 
+    def write_s(self, size_gb: float, num_sips: int) -> float:
+        """Return the time in seconds in which the nodes of some SIPs write so many GB together.
+
+        Each writes an equal part to the storage that they share.
+
+        Raises:
+            MachineError: The machine has none.
+        """
+        storage = self.spec.storage
+        if storage is None:
+            raise MachineError(
+                f"machine {self.name} has no storage; add the section storage (node_gbps, "
+                "filesystem_gbps), or give the time of a checkpoint"
+            )
+        outer = None if self.spec.links is None else self.spec.links.scale_out
+        num_nodes = -(-num_sips // (num_sips if outer is None else outer.host_size))
+        rate_gbps = min(storage.node_gbps * num_nodes, storage.filesystem_gbps)
+        return float(storage.latency_ms) / 1000 + size_gb / float(rate_gbps)
+
     def _check_sip(self, sip_id: int) -> None:
         if not 0 <= sip_id < self.num_sips:
             raise UsageError(
@@ -199,17 +258,43 @@ def build_machine(
         MachineError: The links do not fit that many SIPs; names ``origin`` and the key.
     """
     links = spec.links
+    slow = slow_sips(spec.scenario, num_sips, origin)
+    sips = _with_slow(spec, sip_overrides or {}, slow)
     if links is None:
         if num_sips > 1:
             raise MachineError(
                 f"{origin}: links is missing, so its {num_sips} SIPs are unconnected; "
                 "add links, or set sizes to [1]"
             )
-        return Machine(spec, num_sips, None, sip_overrides or {}, None)
+        return Machine(spec, num_sips, None, sips, None, slow_sips=slow)
     topology, shape = build_topology(links, num_sips, shape, origin)
-    machine = Machine(spec, num_sips, shape, sip_overrides or {}, topology, num_hosts)
+    machine = Machine(spec, num_sips, shape, sips, topology, num_hosts, slow)
     _check_overrides(links.overrides, spec.sizes, topology, machine, origin)
-    return machine
+    scenario = spec.scenario
+    if not (scenario.slow_links.count or scenario.flapping.count):
+        return machine
+    ends, first = topology.ends(), machine.num_inner_links
+    return replace(
+        machine,
+        slow_wires=slow_wires(scenario, ends, first, origin),
+        flapping_wires=flapping_wires(scenario, ends, first, origin),
+        _routes={},
+        _sips={},
+    )
+
+
+def _with_slow(
+    spec: MachineSpec, overrides: Mapping[int, SipSpec], slow: tuple[int, ...]
+) -> Mapping[int, SipSpec]:
+    """Return the SIPs that differ; slow ones of one description share one object."""
+    found = dict(overrides)
+    known: dict[int, SipSpec] = {}
+    for sip_id in slow:
+        sip = overrides.get(sip_id, spec.sip)
+        if id(sip) not in known:
+            known[id(sip)] = slowed(spec.scenario, sip)
+        found[sip_id] = known[id(sip)]
+    return found
 
 
 def _check_overrides(
@@ -241,4 +326,6 @@ def _end(sip: int, num_nodes: int = 1) -> str:
         return f"sip{sip}"
     if num_nodes == 1:
         return "switch"
+    if SWITCH - sip > num_nodes:
+        return f"leaf{SWITCH - sip - num_nodes - 1}"
     return "network" if SWITCH - sip == num_nodes else f"switch{SWITCH - sip}"

@@ -10,9 +10,10 @@ from pydantic import Field, model_validator
 
 from kernbench.errors import MachineError
 from kernbench.hardware.collective_specs import CollectivesSpec
-from kernbench.hardware.host_specs import HostSpec
+from kernbench.hardware.host_specs import HostSpec, StorageSpec
 from kernbench.hardware.link_specs import LinksSpec
 from kernbench.hardware.rates import PS_PER_NS, PS_PER_US, ceil_ps, cycles_ps, transfer_ps
+from kernbench.hardware.scenarios.specs import ScenarioSpec
 from kernbench.hardware.spec_base import Count, Cycles, NotNegative, Positive, Share, Spec
 
 MOST_PES = 1 << 16
@@ -187,8 +188,9 @@ class MathEnergies(Spec):
 class PowerSpec(Spec):
     """What a SIP draws, at the clock of the file.
 
-    At a lower clock the voltage falls too: energies of what runs on that clock (the engines, TCM,
-    the cache) fall with it, and ``active_w`` with its square. Those of HBM and of links stay.
+    At a lower clock the voltage falls too, and with its square do the energies of what runs on that
+    clock (the engines, TCM, the cache) and of each cycle of ``active_w``. Those of HBM and of links
+    stay.
     """
 
     board_w: Positive
@@ -201,6 +203,13 @@ class PowerSpec(Spec):
     """While nothing runs, and below all that does."""
     active_w: NotNegative
     """On top of that while kernels or collectives run, whatever they do: clocks, schedulers."""
+    standby_w: NotNegative = 0  # type: ignore[assignment]
+    """As much again that no clock changes: memory that leaves its idle state, leakage."""
+    voltage_slope: NotNegative = 1  # type: ignore[assignment]
+    """How much of the voltage goes with a share of the clock: with 1 they fall alike."""
+    voltage_floor: Share = Fraction(84, 100)
+    """The lowest voltage, relative to that at the file's clock; lower clocks save no energy per
+    operation."""
     gemm_pj_per_flop: dict[str, NotNegative]
     """By operand dtype, as ``sip.pe.gemm.flops_per_clock``; a multiply-add is two."""
     math_pj_per_element: MathEnergies
@@ -231,6 +240,19 @@ class PowerSpec(Spec):
                 f"{float(self.board_w):g} W"
             )
         return self
+
+    @property
+    def running_w(self) -> float:
+        """What a device draws on top of ``idle_w`` while it does anything, at the file's clock."""
+        return float(self.active_w + self.standby_w)
+
+    def voltage_at(self, clock: float) -> float:
+        """Return the voltage at a clock, both relative to the file's.
+
+        Source: Zeus (You, Chung and Chowdhury, NSDI 2023), traces of power: time and mean power of
+        training under seven to nine limits on V100, A40 and Quadro RTX 6000.
+        """
+        return max(float(self.voltage_floor), 1 - float(self.voltage_slope) * (1 - clock))
 
     @property
     def is_limited(self) -> bool:
@@ -428,10 +450,14 @@ class MachineSpec(Spec):
     host: HostSpec | None = None
     """The CPU of eager PyTorch programs; without it a launch takes ``sip.host_launch_us``, and
     Python between operations takes no time."""
+    storage: StorageSpec | None = None
+    """Where checkpoints go; without it, ``kernbench goodput`` needs their time."""
     links: LinksSpec | None = None
     """May be left out where there is one SIP only."""
     collectives: CollectivesSpec | None = None
     """The collective library; without it a transfer takes what the links take."""
+    scenario: ScenarioSpec = ScenarioSpec()
+    """Noise and faults of the machine; ``--scenario FILE`` takes these keys, too."""
     cuda_capability: str | None = Field(default=None, pattern=r"^[1-9]\d*\.\d$")
     """The compute capability that programs and kernels see, such as ``"9.0"``; without it the
     machine is no CUDA device to them."""

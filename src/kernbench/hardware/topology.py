@@ -14,6 +14,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.hardware.fabrics import Leaves
+
 Places = npt.NDArray[np.int64]
 
 NO_LINK = -1
@@ -288,7 +290,8 @@ class TwoLevels:
 
     With an ``outer`` topology the SIPs of one place in all nodes are joined by one of their own (a
     rail): a route takes the rail of its source, then the links inside the node. Without one, a node
-    has ports to a network that never blocks: one for every SIP, or one for several in a row.
+    has ports to a network: one for every SIP, or one for several in a row. The network never
+    blocks, or has ``leaves``, whose links all share.
     """
 
     def __init__(
@@ -298,6 +301,7 @@ class TwoLevels:
         num_nodes: int,
         outer: Topology | None,
         ports_per_node: int | None = None,
+        leaves: Leaves | None = None,
     ) -> None:
         self.inner, self.outer = inner, outer
         self._ports = ports_per_node or sips_per_node
@@ -305,6 +309,10 @@ class TwoLevels:
         self._inner_ends = inner.ends()
         self._outer_ends = [] if outer is None else outer.ends()
         self.first_outer_link = num_nodes * len(self._inner_ends)
+        self.leaves = leaves
+        rails = sips_per_node * len(self._outer_ends)
+        ports = 2 * self._ports * num_nodes if outer is None else 0
+        self.first_leaf_link = self.first_outer_link + rails + ports
 
     def ends(self) -> list[Ends]:
         size = self.sips_per_node
@@ -317,8 +325,12 @@ class TwoLevels:
             network = SWITCH - self.num_nodes
             # The first of the SIPs that share a port stands for it.
             firsts = range(0, size * self.num_nodes, size // self._ports)
-            found += [(sip, network) for sip in firsts]
-            return found + [(network, sip) for sip in firsts]
+            if self.leaves is None:
+                found += [(sip, network) for sip in firsts]
+                return found + [(network, sip) for sip in firsts]
+            leaves = network - 1 - self.leaves.leaf_of(np.arange(len(firsts)))
+            ups = list(zip(firsts, leaves.tolist(), strict=True))
+            return [*found, *ups, *((leaf, sip) for sip, leaf in ups), *self.leaves.ends(network)]
         return found + [
             (src * size + place, dst * size + place)
             for place in range(size)
@@ -333,9 +345,8 @@ class TwoLevels:
         if src_node == dst_node:
             return inside
         if self.outer is None:
-            shared = self.sips_per_node // self._ports
-            down = self.first_outer_link + self._ports * self.num_nodes
-            return self.first_outer_link + src_sip // shared, down + dst_sip // shared
+            links = self._outside(np.array([src_sip]), np.array([dst_sip]))
+            return tuple(int(link[0]) for link in links if link[0] != NO_LINK)
         first = self.first_outer_link + src_place * len(self._outer_ends)
         return tuple(first + link for link in self.outer.route(src_node, dst_node)) + inside
 
@@ -344,6 +355,19 @@ class TwoLevels:
         ports = sips // (self.sips_per_node // self._ports)
         first_down = self.first_outer_link + self._ports * self.num_nodes
         return self.first_outer_link + ports, first_down + ports
+
+    def _outside(self, src_sips: Places, dst_sips: Places) -> list[Places]:
+        """Return the links of routes over the network."""
+        (ups, _), (_, downs) = self.ports_of(src_sips), self.ports_of(dst_sips)
+        if self.leaves is None:
+            return [ups, downs]
+        shared = self.sips_per_node // self._ports
+        between = self.leaves.hops(src_sips // shared, dst_sips // shared)
+        return [
+            ups,
+            *(np.where(it == NO_LINK, NO_LINK, self.first_leaf_link + it) for it in between),
+            downs,
+        ]
 
     def hops(self, src_sips: Places, dst_sips: Places) -> Iterator[Places]:
         src_nodes, src_places = np.divmod(src_sips, self.sips_per_node)
@@ -355,10 +379,9 @@ class TwoLevels:
             for links in self.inner.hops(src_places, dst_places)
         )
         if self.outer is None:
-            ups, _ = self.ports_of(src_sips)
-            _, downs = self.ports_of(dst_sips)
+            outer = self._outside(src_sips, dst_sips) if goes_out.any() else []
             none = np.full_like(src_sips, NO_LINK)
-            for inside, outside in zip_longest(inner, (ups, downs), fillvalue=none):
+            for inside, outside in zip_longest(inner, outer, fillvalue=none):
                 yield np.where(goes_out, outside, inside)
             return
         # Routes leave their rails at different hops, so what follows has to wait for them.

@@ -1,0 +1,6 @@
+"""Networks between nodes that block: leaf switches, and what joins them."""
+
+from kernbench.hardware.fabrics.leaves import Leaves
+from kernbench.hardware.fabrics.specs import LeavesSpec
+
+__all__ = ["Leaves", "LeavesSpec"]
