@@ -101,3 +101,54 @@ def test_an_all_reduce_of_a_cluster_is_timed_in_seconds(
     assert choice.algorithm in ("ring", "rail_tree")
     assert time.perf_counter() - since < 3 * limit_s, "of a machine that does nothing else"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 4 << 20
+
+
+def exchanged_us(machine: Machine, op: str, elements: int) -> float:
+    network, sips = Network(machine), tuple(range(machine.num_sips))
+    asked = Asked(op, len(sips), elements, 1)
+    choice = network.selector.choose(asked, sips)
+    placed = network.run(choice.build(asked), sips, (0,) * len(sips), choice.protocol)
+    return placed.template.duration_ps / 1e6
+
+
+def test_a_rank_copies_its_own_part_where_blocks_are_slower_than_links() -> None:
+    key, size = "collectives.point_to_point.simple.own_part", 512 * MIB
+    b200 = load_machine("b200:8")
+    library = b200.spec.collectives
+    assert library is not None
+    assert library.point_to_point is not None
+    gbps = 900 * float(library.point_to_point["simple"].bandwidth_share)
+    none, own = (
+        exchanged_us(changed_machine(b200, {key: it}), "all_to_all", size) for it in (0, 1)
+    )
+    assert own - none == pytest.approx(size / 8 / (gbps * 1e3), rel=1e-6)
+    # A message has no own part.
+    pair = load_machine("b200:2")
+    sent = [exchanged_us(changed_machine(pair, {key: it}), "send_recv", size) for it in (0, 1)]
+    assert sent[0] == sent[1]
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "h200", "a100-sxm-40g", "b200", "b300"])
+def test_a_hop_between_nodes_of_a_vendors_machine_is_counted_once(name: str) -> None:
+    """The wires, and what a host's thread takes: together what NCCL says of a hop."""
+    machine = load_machine(f"{name}:2x1")
+    library = machine.spec.collectives
+    assert library is not None
+    outer = {link.latency_ps for link in machine.links[machine.num_inner_links :]}
+    (wire_ps,) = outer
+    for protocol, hop_us in (("ll", 5), ("ll128", 8.5), ("simple", 14)):
+        costs = library.protocols[protocol]  # type: ignore[index]
+        assert 2 * wire_ps + costs.network_ps + costs.step_ps == hop_us * 1e6
+
+
+def test_a_message_to_another_node_takes_a_launch_a_hop_and_its_bytes() -> None:
+    machine = load_machine("h100-sxm:2x1")
+    library = machine.spec.collectives
+    assert library is not None
+    assert library.point_to_point is not None
+    costs = library.point_to_point["simple"]
+    size = 64 * MIB
+    launch_us = costs.launch_ps(2, size, size) / 1e6
+    bytes_us = size / (50 * float(costs.share(between_nodes=True)) * 1e3)
+    found = exchanged_us(machine, "send_recv", size)
+    assert found == pytest.approx(launch_us + 14 + bytes_us, rel=1e-6)

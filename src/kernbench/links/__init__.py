@@ -5,11 +5,13 @@ from kernbench.links.network import (
     Passage,
     Transferred,
 )
+from kernbench.links.noise import disturb
 from kernbench.links.selection import (
     Asked,
     Choice,
     Selector,
 )
+from kernbench.links.wires import Times
 
 __all__ = [
     "Asked",
@@ -17,5 +19,7 @@ __all__ = [
     "Network",
     "Passage",
     "Selector",
+    "Times",
     "Transferred",
+    "disturb",
 ]

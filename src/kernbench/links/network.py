@@ -137,12 +137,14 @@ class Network:
         sips: tuple[int, ...],
         starts_ps: tuple[int, ...],
         protocol: str = PLAIN,
+        free_ps: Times | None = None,
     ) -> Transferred:
         """Place the collective in virtual time and occupy the links that it takes.
 
         Rank ``i`` of the group is on SIP ``sips[i]`` and enters at ``starts_ps[i]``. Schedules of
         one key must be equal, as those that ``collectives.build`` makes are. ``protocol`` is one
         that :attr:`selector` gives for the algorithm; without it, only the links cost.
+        ``free_ps`` is when the links are free, if that is another time: see :meth:`free_ps`.
 
         Raises:
             UsageError: The machine has no such SIP.
@@ -153,11 +155,10 @@ class Network:
                 f"{schedule.op} of {schedule.num_ranks} ranks was given {len(sips)} SIPs and "
                 f"{len(starts_ps)} starts"
             )
-        spec = self.selector.protocol(schedule.op, schedule.algorithm, protocol)
-        plan = self.selector.idle_times.plan(schedule, sips, protocol, spec)
+        plan = self._plan(schedule, sips, protocol)
         base = min(starts_ps)
         starts = np.array(starts_ps, dtype=np.int64) - base
-        free = np.maximum(self._free(plan.links) - base, 0)
+        free = np.maximum((self._free(plan.links) if free_ps is None else free_ps) - base, 0)
         timing = self._timings.get(
             (schedule.key, protocol, sips, starts.tobytes(), free.tobytes()),
             lambda: self._time(plan, starts, free, protocol),
@@ -170,6 +171,14 @@ class Network:
         return Transferred(
             starts_ps, ends_ps, timing.template, tuple(plan.hbm_ps.tolist()), links, free_ps
         )
+
+    def _plan(self, schedule: Schedule, sips: tuple[int, ...], protocol: str) -> LinkPlan:
+        spec = self.selector.protocol(schedule.op, schedule.algorithm, protocol)
+        return self.selector.idle_times.plan(schedule, sips, protocol, spec)
+
+    def free_ps(self, schedule: Schedule, sips: tuple[int, ...], protocol: str) -> Times:
+        """Return when the links that a collective takes are free."""
+        return self._free(self._plan(schedule, sips, protocol).links)
 
     def links_of(self, schedule: Schedule, sips: tuple[int, ...], protocol: str) -> frozenset[int]:
         """Return the numbers of the links that a collective of these SIPs uses."""
@@ -204,10 +213,11 @@ def _energy_pj(plan: LinkPlan, timing: Timing) -> Mapping[Energy, int]:
         return {}
     carried = plan.link_bytes(timing.busy_ps)
     inner = plan.links < plan.machine.num_inner_links
+    ports = ~inner & (plan.links < plan.machine.first_leaf_link)
     work = WorkCounts(
         hbm_bytes=int(plan.hbm_bytes.sum()),
         link_bytes=float(carried[inner].sum()),
-        network_bytes=float(carried[~inner].sum()),
+        network_bytes=float(carried[ports].sum()),
         elements={"simple": plan.reduced_bytes // plan.schedule.itemsize},
     )
     return pace_of(uncapped(power), work, 0, 0).energy_pj

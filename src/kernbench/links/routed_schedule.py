@@ -50,6 +50,10 @@ class Round:
     """Least time of taking every one in."""
 
 
+_PORT, _LEAF = 1, 2
+"""Levels of links: those of ports to the network, and those between its switches."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkPlan:
     """A schedule and a protocol on given SIPs. Links are numbered locally: position in ``links``.
@@ -161,11 +165,14 @@ def build_link_plan(
     most = span_gbps(machine, sips)
     # Links of one level share the object; a million fractions would take long to compare.
     inner = machine.num_inner_links
-    kinds = [(id(link.bandwidth_gbps), link.index >= inner) for link in links]
+    leaf = machine.first_leaf_link
+    kinds = [
+        (id(link.bandwidth_gbps), (link.index >= inner) + (link.index >= leaf)) for link in links
+    ]
     bandwidths = dict(zip(kinds, (link.bandwidth_gbps for link in links), strict=True))
     rates = {
-        kind: lanes.width(kind[1])
-        * protocol.share(kind[1])
+        kind: (1 if kind[1] == _LEAF else lanes.width(kind[1] == _PORT))
+        * protocol.share(kind[1] >= _PORT)
         * (gbps if most is None else min(gbps, most))
         for kind, gbps in bandwidths.items()
     }
@@ -177,10 +184,10 @@ def build_link_plan(
     size_of_span = {span: np.searchsorted(sizes, each) for span, each in by_span.items()}
     largest = size_list[0] if len(size_list) == 1 else _largest_sent(schedule)
     library = machine.spec.collectives
+    fill_bytes = 0 if library is None else library.fill_bytes
+    has_own = schedule.op == "all_to_all"
     tails = [
-        protocol.tail_ps(size, min(rates.values()), 0 if library is None else library.fill_bytes)
-        if rates
-        else 0
+        protocol.tail_ps(size, min(rates.values()), fill_bytes, has_own) if rates else 0
         for size in pieces
     ]
     network_ps = [

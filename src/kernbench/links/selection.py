@@ -81,6 +81,9 @@ class Selector:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.idle_times = IdleTimes(machine)
+        equal = machine.with_equal_links
+        # Who chooses does not know that links are slow.
+        self._expected = self.idle_times if equal is machine else IdleTimes(equal)
         self._library = machine.spec.collectives
         self._known: Recent[tuple[Asked, tuple[int, ...], str, str], Choice] = Recent(_MOST_CHOICES)
 
@@ -112,7 +115,7 @@ class Selector:
         Both in ps. The second is the time that the busiest link is busy, or that what a rank sends
         and waits for takes without any other.
         """
-        plan = self._plan(asked, sips, choice)
+        plan = self._plan(asked, sips, choice, self.idle_times)
         timing = self.idle_times.timing(plan, choice.protocol)
         assert timing is not None
         busiest_ps = int(timing.busy_ps.max(initial=0))
@@ -259,13 +262,20 @@ class Selector:
     ) -> Choice:
         """Return the choice with its modeled time, without one if that is above the limit."""
         plan = self._plan(asked, sips, choice)
-        timing = self.idle_times.timing(plan, choice.protocol, limit_ps)
+        timing = self._expected.timing(plan, choice.protocol, limit_ps)
         time_ps = None if timing is None else int(timing.ends_ps.max(initial=0))
         return Choice(choice.algorithm, choice.protocol, choice.ranks_per_node, time_ps)
 
-    def _plan(self, asked: Asked, sips: tuple[int, ...], choice: Choice) -> LinkPlan:
+    def _plan(
+        self,
+        asked: Asked,
+        sips: tuple[int, ...],
+        choice: Choice,
+        idle_times: IdleTimes | None = None,
+    ) -> LinkPlan:
         protocol = self.protocol(asked.op, choice.algorithm, choice.protocol)
-        return self.idle_times.plan(choice.build(asked), sips, choice.protocol, protocol)
+        idle_times = idle_times or self._expected
+        return idle_times.plan(choice.build(asked), sips, choice.protocol, protocol)
 
     def _ranks_per_node(self, sips: tuple[int, ...]) -> int:
         """Return how many ranks in a row share each node, 0 where that differs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,11 @@ import numpy.typing as npt
 from kernbench.commands import Engine, Space
 from kernbench.links.routed_schedule import LinkPlan, Round
 from kernbench.links.wires import Positions, Times
+from kernbench.op_log import TextColumn
 
 Column = npt.NDArray[Any]
+_BITS = 62
+"""Of numbers that fit into those of numpy."""
 
 
 class Trail:
@@ -113,10 +117,26 @@ def build_rows(plan: LinkPlan, trail: Trail) -> dict[str, Column]:
     rows["flops"][num_hops:] = rows["bytes"][num_hops:] // plan.schedule.itemsize * adds
     sort = np.zeros(len(rows["step"]), dtype=np.intp)
     sort[num_hops:] = 1 + reduce
+    order = _order_by(*(rows[name] for name in ("step", "start_ps", "rank", "link")))
+    found = {name: column[order] for name, column in rows.items()}
     for name, texts in _TEXTS.items():
-        rows[name] = np.array(texts, dtype=object)[sort]
-    order = np.lexsort((rows["link"], rows["rank"], rows["start_ps"], rows["step"]))
-    return {name: column[order] for name, column in rows.items()}
+        found[name] = TextColumn.of(texts, sort[order])
+    return found
+
+
+def _order_by(*columns: Column) -> Column:
+    """Return the order of rows by their first column, then by the second, ...; ties stay."""
+    lows = [int(column.min(initial=0)) for column in columns]
+    widths = [
+        int(column.max(initial=0)) - low + 1 for column, low in zip(columns, lows, strict=True)
+    ]
+    if prod(widths) >> _BITS:
+        return np.lexsort(columns[::-1])
+    # Rows nearly are in order, which one number for all columns lets numpy profit from.
+    key = np.zeros(len(columns[0]), dtype=np.int64)
+    for column, low, width in zip(columns, lows, widths, strict=True):
+        key = key * width + (column - low)
+    return np.argsort(key, kind="stable")
 
 
 _TEXTS = {

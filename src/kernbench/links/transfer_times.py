@@ -14,6 +14,9 @@ The rules, for a transfer from rank ``a`` to rank ``b``:
   time comes on top of the latency. What the switch adds is not taken in.
 - Where ranks hand on pieces (``Schedule.pipelined``), all this is of the first piece of a chunk.
   The rest follows behind, and takes as long as the link or the memory that has most of it.
+- A link between switches (``scale_out.leaves``) carries what many ports send, in pieces of all of
+  them: the first piece passes at once, the last when the link has done all work so far. To later
+  collectives it is free when it could have done the work of this one without a pause.
 - After its last transfer a rank spends the protocol's tail, and combines the slots of a fold.
 - An empty chunk is only a signal: it takes the latency of its route, and neither waits for a link
   nor holds one.
@@ -105,6 +108,9 @@ class _Run:
         self._taken, self._left = self._entered.copy(), self._entered.copy()
         self._begins = self._entered
         self._free = plan.lanes.together(free_ps)
+        self._free_before = free_ps
+        leaf = plan.links >= plan.machine.first_leaf_link
+        self._leaf: Flags | None = leaf if leaf.any() else None
         self._busy = np.zeros(plan.num_links, dtype=np.int64)
         latencies = np.unique(plan.link_latency_ps)
         self._latency_ps = int(latencies[0]) if len(latencies) == 1 else None
@@ -124,7 +130,15 @@ class _Run:
             ends = ends + plan.rest.longest_ps
             busy = busy + plan.rest.busy_ps
             free = np.where(plan.rest.busy_ps > 0, free + plan.rest.longest_ps, free)
+        free = self._shared(free, busy)
         return Timing(ends, plan.lanes.together(free), plan.lanes.together(busy))
+
+    def _shared(self, free: Times, busy: Times) -> Times:
+        """Return when links are free, those between switches when their work could be done."""
+        if self._leaf is None:
+            return free
+        began = np.maximum(self._free_before, int(self._entered.min(initial=0)))
+        return np.where(self._leaf & (busy > 0), began + busy, free)
 
     def so_far_ps(self) -> int:
         """Return a time before which the last rank does not end."""
@@ -222,13 +236,18 @@ class _Run:
         else:
             wire = plan.wire_ps[links * len(plan.sizes) + each.sizes[who]]
             np.add.at(self._busy, links, wire)
+        # Work on a shared link is done at its rate, without waiting for the tail.
+        shared = None if self._leaf is None else self._leaf[links]
+        ahead = last if shared is None else np.where(shared, 0, last)
         if hop.crowded and len(links):
             order = in_order_of_arrival(links, first)
-            begin, end = serve(links, order, wire, first, last, self._free)
+            begin, end = serve(links, order, wire, first, ahead, self._free)
         else:
             begin = np.maximum(first, self._free[links])
-            end = np.maximum(begin + wire, last)
+            end = np.maximum(begin + wire, ahead)
             self._free[links] = end
+        if shared is not None:
+            begin, end = np.where(shared, first, begin), np.maximum(end, last)
         if self._trail is not None:
             self._trail.hop(each, who, links, begin, end, wire)
         latency = plan.link_latency_ps[links] if self._latency_ps is None else self._latency_ps
