@@ -230,6 +230,30 @@ def from_a_library(x, y, out, N: tl.constexpr):
 
 
 @case(
+    "tt.elementwise_inline_asm",
+    "x y",
+    lambda: per_row(X.astype(np.float64) * Y + X, 1 / np.abs(X), np.exp2(Y)).astype(np.float32),
+    tolerance=1e-6,
+)
+@triton.jit
+def instructions(x, y, out, N: tl.constexpr):
+    at = tl.arange(0, N)
+    a, b = tl.load(x + at), tl.load(y + at)
+    fused = tl.inline_asm_elementwise(
+        "fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f", [a, b, a], tl.float32, is_pure=True, pack=1
+    )
+    inverse = tl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f, f", [tl.abs(a)], tl.float32, is_pure=True, pack=1
+    )
+    power = tl.inline_asm_elementwise(
+        "ex2.approx.f32 $0, $1;", "=f,f", [b], tl.float32, is_pure=True, pack=1
+    )
+    tl.store(out + at, fused)
+    tl.store(out + N + at, inverse)
+    tl.store(out + 2 * N + at, power)
+
+
+@case(
     "tt.reshape tt.trans tt.expand_dims tt.broadcast tt.join tt.split tt.cat tt.reduce "
     "tt.reduce.return tt.scan tt.scan.return tt.gather tt.histogram",
     "i j",

@@ -37,7 +37,6 @@ tt.precise_sqrt tt.print tt.ptr_to_int tt.unsplat ub.poison
 """
 BEYOND = "tt.descriptor_gather tt.descriptor_scatter tt.atomic_load tt.atomic_store"
 ELSEWHERE = {
-    "tt.elementwise_inline_asm": "refused, below",
     "ub.poison": "below: no kernel asks for it by name",
 }
 # What Triton's own passes take away, so that TTIR no longer has it: looked for before them.

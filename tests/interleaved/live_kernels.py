@@ -299,3 +299,52 @@ def choose(x, y, out, B: tl.constexpr):
     if value > 0:
         source = y
     tl.store(out + tl.program_id(0) * B + lane, tl.load(source + lane))
+
+
+@triton.jit
+def row_stats(logits, stats, tops, bounds, N: tl.constexpr, S: tl.constexpr, B: tl.constexpr):
+    """Maximum, sum of exponentials, minimum and count per slice of a row; as vLLM's sampler.
+
+    Two places return early, so that both branch to one block.
+    """
+    pid = tl.program_id(0)
+    row = pid // S
+    part = pid % S
+    if tl.load(bounds + row) >= 1.0:
+        return
+    if tl.load(tops + row) < N:
+        return
+    length = (N + S - 1) // S
+    start = part * length
+    end = tl.minimum(start + length, N)
+    lane = tl.arange(0, B)
+    largest = -float("inf")
+    total = 0.0
+    smallest = float("inf")
+    count = tl.zeros((), dtype=tl.float32)
+    for i in range(start, end, B):
+        x = tl.load(logits + row * N + i + lane, mask=i + lane < end, other=-float("inf"))
+        finite = x > -float("inf")
+        now = tl.maximum(largest, tl.max(x))
+        rescale = tl.where(largest == -float("inf"), 0.0, tl.exp(largest - now))
+        total = total * rescale + tl.sum(tl.where(finite, tl.exp(x - now), 0.0))
+        largest = now
+        smallest = tl.minimum(smallest, tl.min(tl.where(finite, x, float("inf"))))
+        count += tl.sum(finite.to(tl.float32))
+    tl.store(stats + pid * 4 + 0, largest)
+    tl.store(stats + pid * 4 + 1, total)
+    tl.store(stats + pid * 4 + 2, smallest)
+    tl.store(stats + pid * 4 + 3, count)
+
+
+@triton.jit
+def spin_or_return(flag, mode, out):
+    """Returns from two places before it waits."""
+    pid = tl.program_id(0)
+    if tl.load(mode + pid) == 1:
+        return
+    if tl.load(mode + pid) == 2:
+        return
+    while tl.load(flag, volatile=True) == 0:
+        pass
+    tl.store(out + pid, 1)

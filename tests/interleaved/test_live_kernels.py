@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,29 @@ def test_programs_may_return_early(device: LiveLauncher) -> None:
     out = device.zeros(20, 8, dtype=np.float32)
     kernels.skip[(20,)](device.tensor(flags), device.tensor(x), out, B=8)
     np.testing.assert_array_equal(out.numpy(), np.where(flags[:, None] == 1, 2 * x, 0))
+
+
+@pytest.mark.parametrize("leaving", [[], [1, 2, 4], range(6)], ids=["none", "some", "all"])
+def test_several_early_returns_are_no_loop(device: LiveLauncher, leaving: Sequence[int]) -> None:
+    """All of vLLM's programs leave by the second return where each row has a top-k."""
+    rows, size, parts = 6, 100, 4
+    logits = RNG.standard_normal((rows, size)).astype(np.float32)
+    logits[:, ::7] = -np.inf
+    bounds, tops = np.full(rows, 0.9, np.float32), np.full(rows, size, np.int32)
+    tops[list(leaving)] = 5
+    bounds[1:2] = 0.9 if len(leaving) == rows else 1
+    stats = device.zeros(rows, parts, 4, dtype=np.float32)
+    operands = [device.tensor(each) for each in (tops, bounds)]
+    kernels.row_stats[(rows * parts,)](
+        device.tensor(logits), stats, *operands, N=size, S=parts, B=16
+    )
+    expected = np.zeros((rows, parts, 4), np.float32)
+    for row in np.flatnonzero((bounds < 1) & (tops == size)):
+        for part, x in enumerate(np.split(logits[row], parts)):
+            known = x[np.isfinite(x)]
+            total = np.exp(known - known.max()).sum()
+            expected[row, part] = known.max(), total, known.min(), len(known)
+    np.testing.assert_allclose(stats.numpy(), expected, rtol=1e-6)
 
 
 def test_a_called_function_may_decide_by_data(device: LiveLauncher) -> None:
@@ -335,6 +358,17 @@ def test_waiting_for_nobody_is_a_deadlock_with_its_line(device: LiveLauncher) ->
     flag.buffer.bytes[0] = 1
     kernels.spin[(5,)](flag, out)
     assert out.numpy().tolist() == [1] * 5
+
+
+@pytest.mark.adr("0031-D3")
+def test_only_those_that_wait_are_named_where_others_return_early(device: LiveLauncher) -> None:
+    mode = device.tensor(np.array([1, 0, 2, 0], np.int32))
+    flag, out = device.zeros(1), device.zeros(4)
+    with pytest.raises(DeadlockError, match=r"(?s)2 of 4 .*: programs \(1, 0, 0\), \(3, 0, 0\)$"):
+        kernels.spin_or_return[(4,)](flag, mode, out)
+    flag.buffer.bytes[0] = 1
+    kernels.spin_or_return[(4,)](flag, mode, out)
+    assert out.numpy().tolist() == [0, 1, 0, 1]
 
 
 @pytest.mark.adr("0031-D3")

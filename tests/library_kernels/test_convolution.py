@@ -21,6 +21,8 @@ PLAIN = Convolution(
     given=128, made=256, given_positions=64 * 28 * 28, made_positions=64 * 28 * 28, taps=9
 )
 
+TO_INPUT = ConvolutionPass.TO_INPUT
+
 
 def chosen(convolution: Convolution) -> KernelChoice:
     return convolution_kernels(convolution, SIP, LIBRARY)
@@ -140,3 +142,27 @@ def test_gradients_of_weights_cut_their_long_sum() -> None:
     found = chosen(replace(PLAIN, which=ConvolutionPass.TO_WEIGHT))
     assert found.kernels[0].num_tiles > SIP.num_pes / 2
     assert found.total_us < 3 * chosen(PLAIN).total_us
+
+
+@pytest.mark.adr("0134-D2")
+def test_channels_of_float32_by_themselves_are_slow_channels_last() -> None:
+    depthwise = replace(PLAIN, made=128, groups=128, dtype="tf32", itemsize=4)
+    planar = replace(depthwise, planar=True)
+    half = replace(depthwise, dtype="float16", itemsize=2)
+    assert chosen(depthwise).total_us > 5 * chosen(planar).total_us > 5 * chosen(half).total_us
+    lacking = without("conv_depthwise_last_float32")
+    found = convolution_kernels(depthwise, SIP, lacking)
+    assert found.total_us < chosen(depthwise).total_us / 5
+
+
+@pytest.mark.adr("0134-D2")
+def test_gradients_of_wide_groups_are_taken_by_tiles_of_128_channels_last() -> None:
+    def us_of_element(width: int, groups: int) -> float:
+        channels = width * groups
+        conv = replace(PLAIN, given=channels, made=channels, groups=groups, which=TO_INPUT)
+        return chosen(conv).total_us / channels
+
+    # 56 channels of a group take as long as 128, unless groups are a multiple of 32.
+    assert us_of_element(56, 14) == pytest.approx(us_of_element(128, 6), rel=0.02)
+    assert us_of_element(64, 32) < 0.6 * us_of_element(56, 14)
+    assert us_of_element(24, 14) == pytest.approx(42 / 146 * us_of_element(56, 14), rel=0.1)

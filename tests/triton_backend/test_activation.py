@@ -61,6 +61,7 @@ def test_importing_triton_loads_no_more_of_kernbench_than_the_plug_in() -> None:
     assert loaded[0].split() == [
         "kernbench",
         "kernbench.errors",
+        "kernbench.logs",
         "kernbench.triton_backend",
         "kernbench.triton_backend.compiler",
         "kernbench.triton_backend.driver",

@@ -137,15 +137,6 @@ def test_options_with_another_value_have_another_hash() -> None:
     assert KernbenchOptions(num_stages=2).hash() != KernbenchOptions(num_stages=4).hash()
 
 
-def test_gluon_kernels_are_refused() -> None:
-    from triton.backends.compiler import Language
-
-    from kernbench.triton_backend.compiler import TARGET
-
-    with pytest.raises(NotImplementedError, match=r"Language\.GLUON"):
-        KernbenchBackend(TARGET).add_stages({}, KernbenchOptions(), Language.GLUON)
-
-
 @pytest.mark.adr("0125-D1")
 def test_a_kernel_leaves_triton_s_artefacts_on_disk_and_nothing_else(
     launcher: RecordingLauncher, empty_cache: Path

@@ -57,8 +57,10 @@ class RegionFrame:
     step: Separable = field(default_factory=lambda: Separable(()))
     outer: dict[Value, Held] | None = None
     """Of a call: the caller's values."""
-    carried: tuple[Held, ...] = ()
-    """The values that the current iteration of the loop began with."""
+    carried: tuple[Held, ...] | None = None
+    """The values that the current iteration of the loop began with, None before the second."""
+    header: Block | None = None
+    """Of a loop of blocks: where the current iteration began."""
     is_polling: bool = False
     """Whether the operation at the position is a poll that has not succeeded yet."""
     records: bool = False
@@ -76,7 +78,7 @@ class RegionFrame:
             self,
             low=of_programs(self.low, positions),
             step=of_programs(self.step, positions),
-            carried=of_programs(self.carried, positions),
+            carried=None if self.carried is None else of_programs(self.carried, positions),
             outer=outer,
         )
 
@@ -233,11 +235,14 @@ def _take_branch(strand: Strand, frame: RegionFrame, op: Op) -> bool:
     if successor.label not in labels:
         raise strand.unsupported(op, f"there is no block {successor.label}")
     target = frame.region.blocks[labels.index(successor.label)]
-    is_back = labels.index(successor.label) <= labels.index(frame.block.label)
+    closes_loop = strand.launch.back_branches.closes_loop(frame.region, frame.block, target)
     held = tuple(strand.get(value) for value in successor.operands)
     _go_to_block(strand, frame, target, held)
-    if not is_back:
+    if not closes_loop:
         return False
+    if frame.header is not target:
+        # What another loop of these blocks has carried is not comparable.
+        frame.header, frame.carried = target, None
     if not frame.records:
         frame.records = True
         strand.recording.enter_loop(op.line)
@@ -301,6 +306,7 @@ def _begin_turn(strand: Strand, frame: RegionFrame, op: Op, held: tuple[Held, ..
     in_vain = (
         op.name != "scf.for"
         and memory.version == strand.turn_began_at
+        and before is not None
         and same(before, held, strand.bytes_of)
     )
     strand.stuck_at = memory.version if in_vain else None

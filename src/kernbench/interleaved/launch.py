@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from kernbench.commands import IN_FLOAT32, KernelTrace, ProgramGroup, Roundings
 from kernbench.errors import DeadlockError
+from kernbench.interleaved.branches import BackBranches
 from kernbench.interleaved.execution import StrandWatch
 from kernbench.interleaved.liveness import Liveness
 from kernbench.interleaved.memory import LaunchMemory, Params, Resolve
@@ -83,6 +84,7 @@ class InterleavedLaunch:
         self.watch = watch
         self.memory = LaunchMemory(module.kernel.name, params, resolve, outside)
         self.liveness = Liveness(module)
+        self.back_branches = BackBranches()
         # Each signal of a loop has a time of its own.
         self.stepped: set[Op] = set(signalling_loops(module)) if is_paced else set()
         """Loops that cannot run as one command."""

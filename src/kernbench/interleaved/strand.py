@@ -243,7 +243,7 @@ class Strand(Evaluator):
             for held in environment.values():
                 used.update(slots_of(held))
         for frame in self.frames:
-            for held in frame.carried:
+            for held in frame.carried or ():
                 used.update(slots_of(held))
         if self.undefined:
             self.undefined.keep(held for each in environments for held in each.values())

@@ -23,6 +23,7 @@ from kernbench.kernel_ir.evaluation.evaluator import (
     UnrollLoops,
 )
 from kernbench.kernel_ir.evaluation.shared_loops import Begin, evaluate_shared, evaluate_together
+from kernbench.kernel_ir.evaluation.shared_memory import SharedMemory
 from kernbench.kernel_ir.ops import COSTS, HANDLERS
 from kernbench.kernel_ir.text.ir import Module, Op
 
@@ -68,6 +69,7 @@ def evaluate(
                 *(module, grid, some, unrolled, num_stages, roundings, *counted),
                 handlers=HANDLERS,
                 costs=COSTS,
+                shared=SharedMemory() if module.is_gluon else None,
             )
 
         try:

@@ -14,6 +14,7 @@ from kernbench.library_kernels.choice import KernelChoice, fastest
 from kernbench.library_kernels.convolution import (
     Convolution,
     ConvolutionPass,
+    by_channel,
     convolution_kernels,
     streamed,
 )
@@ -53,10 +54,11 @@ from kernbench.library_kernels.quantize import (
     quantize_rows,
     scale_and_quantize_rows,
 )
-from kernbench.library_kernels.streams import scattered, stream
+from kernbench.library_kernels.streams import ELEMENTS_OF_BLOCK, scattered, stream
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip, merged
 
 __all__ = [
+    "ELEMENTS_OF_BLOCK",
     "AttentionProblem",
     "Convolution",
     "ConvolutionPass",
@@ -78,6 +80,7 @@ __all__ = [
     "Trip",
     "attention_kernels",
     "batched_product",
+    "by_channel",
     "causal_convolution",
     "channel_convolution",
     "chunk_products",

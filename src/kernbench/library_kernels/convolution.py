@@ -31,12 +31,22 @@ _WINOGRAD = 2.25
 _WINOGRAD_CHANNELS = 16
 """With fewer the transforms cost more than they save."""
 _TILE_ELEMENTS = 1024
+_UNDER_WAY = 512 * 8
+"""Bytes that a block of 512 threads asks for at a time."""
 _GROUP_WIDTHS = (4, 8, 16, 32)
 """Channels of a group for which there are kernels that take images channels-last."""
 _AT_A_TIME = 32
 """Kernels of gradients take so many groups, or with up to 8 channels so many channels of several,
 and multiples: in training, networks with others take up to twice as long channels-last."""
 _NARROW = 8
+_WIDE_TILE = 128
+"""Others take groups of more than 32 channels by tiles of so many: 56, 72 and 128 take as long."""
+_LOADED_WIDTH = 18
+"""Channels that multiply while one is loaded: groups of 8 take half as long as those of 24. Fitted,
+with the share of the vector engine, to six networks of timm-bench (RTX 3090) that fits see."""
+_WIDE = 4
+"""Bytes of a float32: channels-last, cuDNN has no direct kernel for it. It takes each channel as a
+product of a group, whose tile has one column that is needed."""
 
 
 class ConvolutionPass(Enum):
@@ -100,7 +110,11 @@ def _candidates(
     conv: Convolution, sip: SipSpec, library: KernelLibrary
 ) -> Iterator[tuple[LibraryKernel, ...]]:
     if conv.is_depthwise:
-        yield (_direct(conv),)
+        kernel = _direct(conv)
+        by_product = f"{kernel.name}_float32"
+        if conv.itemsize == _WIDE and by_product in library.names():
+            kernel = replace(kernel, name=by_product)
+        yield (kernel,)
         return
     by_matrix = conv.dtype not in ("float32", "float64")
     if by_matrix and conv.groups > 1 and not conv.planar and not _has_grouped_kernel(conv):
@@ -192,9 +206,38 @@ def streamed(name: str, read_bytes: float, written_bytes: float) -> LibraryKerne
     )
 
 
+def by_channel(name: str, channels: int, read_bytes: float, written_bytes: float) -> LibraryKernel:
+    """Return a launch with a block of threads for each channel, which goes through all of it.
+
+    Few channels keep few PEs busy, and a block goes only as fast as the loads that it has under
+    way. cuDNN's norms of planes over a batch say it in their names (``bn_fw_tr_1C11``).
+    """
+    trips = (read_bytes + written_bytes) / max(channels, 1) / _UNDER_WAY
+    trip = Trip(loaded_bytes=read_bytes / max(channels * trips, 1e-9))
+    stored = written_bytes / max(channels, 1)
+    return LibraryKernel(
+        name=name,
+        tiles=(Tiles(count=max(channels, 1), trips=trips, trip=trip, stored_bytes=stored),),
+        resident=3,
+        hbm_read_bytes=float(read_bytes),
+        hbm_written_bytes=float(written_bytes),
+    )
+
+
+def _gradient_width(conv: Convolution) -> int:
+    """Return how many channels' worth of work a gradient takes for each that it makes."""
+    given, made = conv.given // conv.groups, conv.made // conv.groups
+    if given == made and given > _GROUP_WIDTHS[-1] and conv.groups % _AT_A_TIME:
+        given = math.ceil(given / _WIDE_TILE) * _WIDE_TILE
+    return given + _LOADED_WIDTH
+
+
 def _grouped(conv: Convolution) -> LibraryKernel:
     """Return the kernel of groups of other widths, channels-last: on the vector engine."""
-    work = conv.made_positions * conv.made * (conv.given // conv.groups) * conv.taps
+    width = conv.given // conv.groups
+    if conv.which is not ConvolutionPass.FORWARD:
+        width = _gradient_width(conv)
+    work = conv.made_positions * conv.made * width * conv.taps
     read, written = conv.given_bytes, conv.made_bytes
     if conv.which is ConvolutionPass.TO_INPUT:
         read, written = written, read

@@ -16,11 +16,13 @@ import triton  # noqa: F401
 
 if TYPE_CHECKING:
     from kernbench.triton_backend.activation import activate, announced_target, check_announced
+    from kernbench.triton_backend.benchmarking import do_bench
     from kernbench.triton_backend.binary import KernelBinary, TcmExhaustedError, build_binary
     from kernbench.triton_backend.compiler import compile_target
     from kernbench.triton_backend.launch_errors import around_launches
     from kernbench.triton_backend.launcher import CompiledLauncher, DeviceRates, Launcher
     from kernbench.triton_backend.sound_cache import cache_remarks
+    from kernbench.triton_backend.vendor import products_library
 
 __all__ = [
     "CompiledLauncher",
@@ -35,6 +37,8 @@ __all__ = [
     "cache_remarks",
     "check_announced",
     "compile_target",
+    "do_bench",
+    "products_library",
 ]
 
 _HOME = {
@@ -50,6 +54,8 @@ _HOME = {
     "cache_remarks": "sound_cache",
     "check_announced": "activation",
     "compile_target": "compiler",
+    "do_bench": "benchmarking",
+    "products_library": "vendor",
 }
 
 

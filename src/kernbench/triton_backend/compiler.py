@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 from triton.backends.compiler import BaseBackend, GPUTarget
 
 from kernbench.errors import UsageError
+from kernbench.logs import logger
 
 BACKEND_NAME = "kernbench"
+_LOG = logger("compile")
 
 TARGET = GPUTarget(BACKEND_NAME, "ttir", 32)
 """For every machine that does not say that it is CUDA's."""
 
-PIPELINE_REVISION = 9
+PIPELINE_REVISION = 10
 """Part of the key of Triton's disk cache: raise it whenever the passes, the options or the metadata
 below change, or what ``kernel_ir.tcm_use`` counts."""
 
@@ -58,6 +61,23 @@ _PASSES = (
     ("common", "add_symbol_dce"),
     ("ttir", "add_loop_unroll"),
 )
+
+
+# Of Gluon, whose layouts the kernel chooses: its functions are inlined and what it left open is
+# settled. Copies through descriptors stay what they are.
+_GLUON_PASSES = (
+    ("gluon", "add_inliner"),
+    ("gluon", "add_infer_coalesced_encodings"),
+    ("gluon", "add_resolve_auto_encodings"),
+    ("gluon", "add_canonicalizer"),
+    ("common", "add_sccp"),
+    ("ttir", "add_loop_aware_cse"),
+    ("gluon", "add_canonicalizer"),
+    ("common", "add_symbol_dce"),
+)
+
+_GLUON_CAPABILITY = 90
+"""What layouts are held against where the machine is no CUDA device: the first with TMA."""
 
 
 class BadOptionError(UsageError, AssertionError):
@@ -110,6 +130,11 @@ class KernbenchOptions:
     schedule_hint: str = "none"
     allow_flush_denorm: bool = False
 
+    @property
+    def enable_iisan(self) -> bool:
+        """Whether Gluon adds checks of alignment: never, its front end asks."""
+        return False
+
     def __post_init__(self) -> None:
         for name in ("num_warps", "num_stages", "num_ctas"):
             given = getattr(self, name)
@@ -153,8 +178,15 @@ class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no ty
     def pack_metadata(self, metadata: Any) -> tuple[int, ...]:
         return (metadata.num_warps, metadata.num_ctas, metadata.shared)
 
+    def get_target_name(self, options: KernbenchOptions) -> str:
+        """Return the GPU that Gluon's layouts are held against."""
+        return f"cuda:{architecture_of(self.target) or _GLUON_CAPABILITY}"
+
     def load_dialects(self, context: Any) -> None:
-        """Nothing to load: the dialects of TTIR are Triton's own."""
+        """Load what Gluon's kernels are made of; the dialects of TTIR are Triton's own."""
+        from triton._C.libtriton import nvidia
+
+        nvidia.load_dialects(context)
 
     def get_codegen_implementation(self, options: KernbenchOptions) -> dict[str, Any]:
         from kernbench.triton_backend.float8 import convert_custom_types
@@ -175,40 +207,60 @@ class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no ty
     def add_stages(
         self, stages: dict[str, Any], options: KernbenchOptions, language: Any = None
     ) -> None:
-        if getattr(language, "name", "TRITON") != "TRITON":
-            raise NotImplementedError(
-                f"kernbench compiles kernels of @triton.jit, but this one is written in {language}"
-            )
-        stages["ttir"] = partial(self._make_ttir, architecture_of(self.target))
+        architecture = architecture_of(self.target)
+        if getattr(language, "name", "TRITON") == "GLUON":
+            stages["glir"] = lambda module, metadata: module
+            stages["ttgir"] = partial(_make_ttgir, architecture)
+        else:
+            stages["ttir"] = partial(_make_ttir, architecture)
         stages[self.binary_ext] = lambda text, metadata: text
 
-    @staticmethod
-    def _make_ttir(architecture: int | None, module: Any, metadata: dict[str, Any]) -> str:
-        from triton._C.libtriton import ir, passes
 
-        from kernbench.kernel_ir import tcm_use
-        from kernbench.triton_backend.binary import describe_largest, read_module
-        from kernbench.triton_backend.places import files_of
+def _make_ttir(architecture: int | None, module: Any, metadata: dict[str, Any]) -> str:
+    _run_passes(module, _PASSES, "make_ttir")
+    return _finished(architecture, module, metadata)
 
-        manager = ir.pass_manager(module.context)
-        for group, name in _PASSES:
-            add = getattr(getattr(passes, group), name, None)
-            if add is not None:
-                add(manager)
-        manager.run(module, "make_ttir")
-        metadata["name"] = module.get_entry_func_name()
-        ttir = str(module)
-        # Host code divides a GPU's shared memory by what a program takes of it. The machine that
-        # is then in use is compared with both at launch.
-        tcm = tcm_use(read_module(ttir), metadata["num_stages"])
-        warps = metadata["num_warps"]
-        metadata["shared"] = tcm.shared_bytes(architecture, warps)
-        metadata["tcm_bytes"] = tcm.total_bytes
-        metadata["tcm_tiles"] = describe_largest(tcm.tiles)
-        metadata["shared_tiles"] = describe_largest(tcm.shared_tiles(architecture, warps))
-        metadata["spills"] = architecture is not None
-        metadata["files"] = files_of(ttir)
-        return ttir
+
+def _make_ttgir(architecture: int | None, module: Any, metadata: dict[str, Any]) -> str:
+    _run_passes(module, _GLUON_PASSES, "gluon_to_ttgir")
+    # Such a kernel says itself what runs ahead; no compiler does.
+    metadata["num_stages"] = 1
+    return _finished(architecture, module, metadata)
+
+
+def _run_passes(module: Any, names: tuple[tuple[str, str], ...], title: str) -> None:
+    from triton._C.libtriton import ir, passes
+
+    begun_s = perf_counter()
+    manager = ir.pass_manager(module.context)
+    for group, name in names:
+        add = getattr(getattr(passes, group, None), name, None)
+        if add is not None:
+            add(manager)
+    manager.run(module, title)
+    name = module.get_entry_func_name()
+    _LOG.info("%s: %s in %.3f s", name, title, perf_counter() - begun_s)
+
+
+def _finished(architecture: int | None, module: Any, metadata: dict[str, Any]) -> str:
+    """Return the text of a module, and note what launches ask of it."""
+    from kernbench.kernel_ir import tcm_use
+    from kernbench.triton_backend.binary import describe_largest, read_module
+    from kernbench.triton_backend.places import files_of
+
+    metadata["name"] = module.get_entry_func_name()
+    text = str(module)
+    # Host code divides a GPU's shared memory by what a program takes of it. The machine that
+    # is then in use is compared with both at launch.
+    tcm = tcm_use(read_module(text), metadata["num_stages"])
+    warps = metadata["num_warps"]
+    metadata["shared"] = tcm.shared_bytes(architecture, warps)
+    metadata["tcm_bytes"] = tcm.total_bytes
+    metadata["tcm_tiles"] = describe_largest(tcm.tiles)
+    metadata["shared_tiles"] = describe_largest(tcm.shared_tiles(architecture, warps))
+    metadata["spills"] = architecture is not None
+    metadata["files"] = files_of(text)
+    return text
 
 
 # A method that a later Triton adds to its base class must not make this class abstract: Triton

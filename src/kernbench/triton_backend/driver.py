@@ -121,7 +121,10 @@ class KernbenchDriver(DriverBase):  # type: ignore[misc]  # Triton ships no type
         return torch.device(self._torch_device, torch.cuda.current_device())
 
     def get_device_interface(self) -> Any:
-        return _DeviceInterface
+        """Return ``torch.cuda`` where its events and streams are in modeled time."""
+        if self._torch_device == "cpu":
+            return _DeviceInterface
+        return sys.modules["torch"].cuda
 
     def get_empty_cache_for_benchmark(self) -> None:
         """Return None: every modeled launch starts with a cold cache."""

@@ -13,6 +13,7 @@ from triton.compiler.compiler import max_shared_mem
 from triton.runtime import driver as triton_driver
 
 from kernbench.errors import InternalError, UsageError
+from kernbench.logs import logger
 from kernbench.triton_backend.binary import (
     KernelBinary,
     Room,
@@ -25,6 +26,7 @@ from kernbench.triton_backend.places import moved_files, with_files
 from kernbench.triton_backend.proton import PROTON
 
 MAX_PROGRAMS = 2**31
+_LOG = logger("compile")
 
 Grid = tuple[int, int, int]
 
@@ -89,10 +91,12 @@ class CompiledLauncher:
         )
         self._constants = named_constants(src)
         self._signature: Mapping[str, Any] = src.signature
-        self.pick = build_argument_picker(src.signature)
+        is_gluon = getattr(getattr(src, "language", None), "name", "") == "GLUON"
+        self.pick = build_argument_picker(src.signature, is_gluon)
         """From a launch's arguments to those of the TTIR function."""
         self._binary: KernelBinary | None = None
         self._moved = moved_files(getattr(metadata, "files", {}), getattr(src, "fn", None))
+        _LOG.debug("%s is ready, num_warps=%d", self._name, self._num_warps)
         # Triton keeps what the first machine of the process had, and refuses by that for good.
         max_shared_mem.cache_clear()
         self._check_memory(metadata)
@@ -126,6 +130,8 @@ class CompiledLauncher:
         launcher = active_launcher()
         try:
             picked = self.pick(args)
+        except UsageError:
+            raise
         except (IndexError, ValueError):
             raise self._too_few(args) from None
         binary = self._binary or self._read(ttir, len(picked))
@@ -242,6 +248,7 @@ def check_grid(name: str, grid: tuple[Any, Any, Any]) -> Grid:
 
 def build_argument_picker(
     signature: Mapping[str, Any],
+    is_gluon: bool = False,
 ) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
     """Return the function from a launch's arguments to those that are left in TTIR.
 
@@ -253,7 +260,7 @@ def build_argument_picker(
     kept = [index for index, ty in enumerate(types) if ty != "constexpr"]
     if any(not isinstance(ty, str) or ty.startswith("tensordesc") for ty in types):
         needed = kept[-1] + 1
-        return lambda args: tuple(_flatten(types[:needed], args[:needed]))
+        return lambda args: tuple(_flatten(types[:needed], args[:needed], is_gluon))
     if not kept:
         return lambda args: ()
     if len(kept) == 1:
@@ -262,10 +269,24 @@ def build_argument_picker(
     return operator.itemgetter(*kept)
 
 
-def _flatten(types: tuple[Any, ...], args: tuple[Any, ...]) -> Iterator[Any]:
+def _flatten(types: tuple[Any, ...], args: tuple[Any, ...], is_gluon: bool) -> Iterator[Any]:
     for ty, arg in zip(types, args, strict=True):
         if not isinstance(ty, str):
-            yield from _flatten(tuple(ty), tuple(arg))
+            yield from _flatten(tuple(ty), tuple(arg), is_gluon)
+        elif ty.startswith("tensordesc") and is_gluon:
+            if ty.startswith("tensordesc_im2col"):
+                raise UsageError(
+                    "a descriptor for a Gluon kernel copies in im2col mode, which is not "
+                    "simulated; load the pixels by their addresses"
+                )
+            if arg.padding == "nan":
+                raise UsageError(
+                    "a descriptor for a Gluon kernel pads with NaN, which is not simulated; "
+                    'make it with padding="zero" and mask what lies outside'
+                )
+            yield arg.base
+            yield from arg.shape
+            yield from arg.strides
         elif ty.startswith("tensordesc"):
             # The parameters that Triton's rewrite to pointers makes of one descriptor.
             yield arg.base

@@ -21,6 +21,9 @@ from typing import Any
 from triton import knobs
 from triton.runtime.cache import FileCacheManager
 
+from kernbench.logs import logger
+
+_LOG = logger("compile")
 _PREFIX = "kernbench."
 _SUFFIX = ".digests"
 _NOTHING = object()
@@ -30,6 +33,7 @@ _UNWRITABLE: dict[str, str] = {}
 
 def install() -> None:
     """Make Triton keep what it compiles here, unless the user has set a cache manager."""
+    _LOG.info("kernels are kept in %s", knobs.cache.dir)
     if knobs.cache.manager_class is None:
         knobs.cache.manager_class = SoundCacheManager
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernbench import ops
-from kernbench.accuracy.validation.predictors.gemm import GemmTuner
+from kernbench.accuracy.validation.plans.tiles import GemmTuner
 from kernbench.accuracy.validation.rows.harness import Harness
 from kernbench.accuracy.validation.rows.problem import Problem
 from kernbench.dtypes import DType, float16

@@ -11,7 +11,7 @@ import pytest
 
 from kernbench import ops
 from kernbench.accuracy.validation import GemmTuner, Problem
-from kernbench.accuracy.validation.predictors.gemm import tiles
+from kernbench.accuracy.validation.plans.tiles import tiles
 from kernbench.accuracy.validation.rows.harness import Harness
 from kernbench.dtypes import float16
 from kernbench.hardware import load_machine

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from kernbench.kernel_ir.analysis.pipelining import DOTS, LOOPS
+from kernbench.kernel_ir.analysis.pipelining import DOTS, LOOPS, accumulator_of
 from kernbench.kernel_ir.text.ir import Function, Op, Region, Value
 
 _TERMINATORS = ("scf.yield", "scf.condition")
 _REPEATING = ("tt.splat", "tt.broadcast")
-_IN_PLACE = ("arith.", "math.", "tt.fp_to_fp", "tt.precise_")
+_IN_PLACE = ("arith.", "math.", "tt.fp_to_fp", "tt.precise_", "ttng.warp_group_dot_wait")
 
 T = TypeVar("T")
 
@@ -95,8 +95,9 @@ class LiveTiles:
     def _join(self, op: Op) -> None:
         if op.name in DOTS:
             # Nothing else may want what it was.
-            if self._uses[op.operands[-1]] == 1:
-                self._same(op.operands[-1], op.results[0])
+            accumulator = accumulator_of(op)
+            if self._uses[accumulator] == 1:
+                self._same(accumulator, op.results[0])
         elif op.name in LOOPS:
             self._join_loop(op)
         elif op.name == "scf.if":

@@ -7,8 +7,13 @@ import functools
 from kernbench.kernel_ir.text.ir import Op, Value
 
 _LOADS = ("tt.load", "tt.descriptor_load", "tt.experimental_descriptor_load")
-DOTS = ("tt.dot", "tt.dot_scaled")
+DOTS = ("tt.dot", "tt.dot_scaled", "ttng.warp_group_dot")
 LOOPS = ("scf.for", "scf.while")
+
+
+def accumulator_of(dot: Op) -> Value:
+    """Return what a product is added to."""
+    return dot.operands[2 if dot.name == "ttng.warp_group_dot" else -1]
 
 
 def num_stages_of(loop: Op, launch_num_stages: int) -> int:

@@ -148,7 +148,7 @@ def tcm_use(module: Module, num_stages: int) -> TcmUse:
     other: list[TcmTile] = []
     functions = tuple(module.functions.values())
     for function in functions:
-        staged += _staged(function, num_stages)
+        staged += _staged(function, num_stages) + _allocated(function)
         tiles += _accumulators(function)
         other += _others(function)
     tiles += staged
@@ -177,6 +177,23 @@ def _staged(function: Function, num_stages: int) -> list[TcmTile]:
         return [tile for _, tile in found]
     live = LiveTiles(function)
     return most_at_once((tile, tile.total_bytes, live.span(loop)) for loop, tile in found)
+
+
+def _allocated(function: Function) -> list[TcmTile]:
+    """Return the buffers that the kernel allocates itself, of which the most are live at once."""
+    values = [
+        op.results[0] for op in function.body.walk() if op.name == "ttg.local_alloc" and op.results
+    ]
+    if not values:
+        return []
+    makers = {op.results[0]: op for op in function.body.walk() if op.results}
+    if not is_structured(function):
+        return [_tile(makers[value], value, "buffer") for value in values]
+    held = [
+        (_tile(makers[value], value, "buffer"), size, span)
+        for value, size, span in LiveTiles(function).places(values)
+    ]
+    return most_at_once(held)
 
 
 def _accumulators(function: Function) -> list[TcmTile]:

@@ -36,8 +36,24 @@ from kernbench.commands import (
 from kernbench.dtypes import DType, bool_, int64
 from kernbench.errors import NeedsDataError, UnsupportedOpError, UsageError, nearest
 from kernbench.kernel_ir.evaluation import integers
-from kernbench.kernel_ir.evaluation.values import ABSOLUTE, Descriptor, Held, Pointer, to_operand
-from kernbench.kernel_ir.text.ir import Block, Function, Module, Op, Region, Type, Value
+from kernbench.kernel_ir.evaluation.values import (
+    ABSOLUTE,
+    Descriptor,
+    Held,
+    Pointer,
+    SharedBuffer,
+    to_operand,
+)
+from kernbench.kernel_ir.text.ir import (
+    Block,
+    Function,
+    Module,
+    Op,
+    Parameter,
+    Region,
+    Type,
+    Value,
+)
 
 _TERMINATORS = frozenset(
     {
@@ -96,8 +112,11 @@ class Evaluator:
         num_loops: int,
         handlers: Mapping[str, Callable[[Evaluator, Op], None]],
         costs: Mapping[str, MathClass],
+        shared: Any = None,
     ) -> None:
         self.module = module
+        self.shared = shared
+        """What shared memory holds that the kernel manages itself; None where it does not."""
         self.grid = grid
         self.program_ids = program_ids
         self.unrolled = unrolled
@@ -127,13 +146,19 @@ class Evaluator:
     def run(self, ints: Mapping[int, int]) -> tuple[Command, ...]:
         kernel = self.module.kernel
         self.run_region(kernel.body, self._arguments(kernel, ints))
-        return tuple(self.commands)
+        return self.finished(self.commands)
+
+    def finished(self, commands: list[Command]) -> tuple[Command, ...]:
+        """Return the commands of a body that has been evaluated."""
+        return tuple(commands) if self.shared is None else self.shared.finished(commands)
 
     def _arguments(self, kernel: Function, ints: Mapping[int, int]) -> list[Held]:
         arguments: list[Held] = []
         for param in kernel.params:
             type_ = param.type
-            if type_.is_pointer:
+            if param.value.type.is_descriptor:
+                arguments.append(self._descriptor(kernel, param, ints))
+            elif type_.is_pointer:
                 arguments.append(Pointer(param.index, Separable(())))
             elif type_.is_int or type_.is_bool:
                 if param.index not in ints:
@@ -155,6 +180,23 @@ class Evaluator:
                     "which is not supported yet"
                 )
         return arguments
+
+    def _descriptor(
+        self, kernel: Function, param: Parameter, ints: Mapping[int, int]
+    ) -> Descriptor:
+        """Return a descriptor that the host made: its lengths and strides are the next ones."""
+        block = param.value.type
+        rank = len(block.shape)
+        assert block.dtype is not None
+        parts = [ints.get(index) for index in range(param.index + 1, param.index + 1 + 2 * rank)]
+        known = tuple(uniform(part) for part in parts if part is not None)
+        if len(known) != 2 * rank:
+            raise UsageError(
+                f"descriptor {param.name} of {kernel.name} must have {rank} lengths and as many "
+                f"strides, but only {sorted(ints)} have a value"
+            )
+        base = Pointer(param.index, Separable(()))
+        return Descriptor(base, known[:rank], known[rank:], block.shape, block.dtype)
 
     # -- values -------------------------------------------------------------------------------
 
@@ -180,8 +222,8 @@ class Evaluator:
     def as_data(self, op: Op, held: Held, type_: Type) -> Operand:
         if isinstance(held, Pointer):
             return to_operand(self.address(op, held), int64)
-        if type_.is_descriptor or type_.is_pointer:
-            raise self.unsupported(op, "a pointer is used as data")
+        if type_.is_descriptor or type_.is_pointer or isinstance(held, SharedBuffer):
+            raise self.unsupported(op, f"a value of type {type_} is used as data")
         if type_.dtype is None:
             raise self.unsupported(op, f"a value has type {type_}")
         assert not isinstance(held, Descriptor)
@@ -464,6 +506,7 @@ class Attempt:
         self._before = run.commands, run.num_slots, run.num_loops, dict(run.open_loops)
         self._overflows = dict(run.overflowed), dict(run.overflows)
         self._trips = dict(run.trips)
+        self._shared = None if run.shared is None else run.shared.copy()
         run.commands = self.commands
         return self
 
@@ -472,3 +515,4 @@ class Attempt:
         run.commands, run.num_slots, run.num_loops, run.open_loops = self._before
         run.overflowed, run.overflows = self._overflows
         run.trips = self._trips
+        run.shared = self._shared

@@ -32,6 +32,7 @@ from kernbench.dtypes import int64
 from kernbench.kernel_ir.analysis.pipelining import num_stages_of
 from kernbench.kernel_ir.evaluation import integers
 from kernbench.kernel_ir.evaluation.evaluator import TripsDiffer, UnrollLoops
+from kernbench.kernel_ir.evaluation.shared_memory import touches
 from kernbench.kernel_ir.evaluation.values import (
     Held,
     Known,
@@ -109,6 +110,11 @@ class _RolledLoop:
         run, op = self.run, self.op
         dim = loop_dim(self.loop_id)
         run.open_loops[dim] = op
+        manages = run.shared is not None and touches(op)
+        if manages:
+            if self.counts is not None:
+                raise TripsDiffer(self.counts.dense((PROGRAM,)))
+            run.shared.begin(op, self.loop_id, self.trip_count)
         forms = self._closed_forms()
         data: dict[int, tuple[Operand, Tile]] = {}
         for index in range(len(self.inits)):
@@ -117,10 +123,13 @@ class _RolledLoop:
                 shape, dtype = init.shape, self._data_dtype(index)
                 data[index] = (init, run.new_tile(shape, dtype))
         arguments = [self._argument(index, forms, data) for index in range(len(self.inits))]
+        if manages:
+            self._look_into(arguments, data)
         outer, run.commands = run.commands, []
         yielded = run.run_region(op.regions[0], [self.index, *arguments])
-        body, run.commands = tuple(run.commands), outer
+        body, run.commands = run.finished(run.commands), outer
         del run.open_loops[dim]
+        stages = run.shared.leave(run) if manages else num_stages_of(op, run.num_stages)
         results: list[Held] = []
         carried: list[Carried] = []
         for index, held in enumerate(yielded):
@@ -137,11 +146,22 @@ class _RolledLoop:
                 self.trip_count,
                 body,
                 tuple(carried),
-                num_stages_of(op, run.num_stages),
+                stages,
                 op.line,
             )
         )
         return results
+
+    def _look_into(self, arguments: list[Held], data: dict[int, tuple[Operand, Tile]]) -> None:
+        """Find out what the body does to shared memory, and begin it for good."""
+        run, op = self.run, self.op
+        with run.attempt() as attempt:
+            run.run_region(op.regions[0], [self.index, *arguments])
+            found = run.shared.found(attempt.commands)
+        shared = run.shared
+        shared.frames.pop()
+        shared.enter(run, op, self.loop_id, self.trip_count, found)
+        shared.inits.update({arg: (self.loop_id, init) for init, arg in data.values()})
 
     # -- data ---------------------------------------------------------------------------------
 

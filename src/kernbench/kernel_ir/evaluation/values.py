@@ -20,6 +20,7 @@ from kernbench.commands import (
     Tile,
 )
 from kernbench.dtypes import DType
+from kernbench.kernel_ir.text.ir import Op
 
 ABSOLUTE = -1
 """Parameter index of a pointer that was made from an integer."""
@@ -55,9 +56,19 @@ class Descriptor:
     origin: tuple[Separable, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SharedBuffer:
+    """Shared memory as a value: a part of an allocation, seen through transpositions."""
+
+    alloc: Op
+    part: Separable | None = None
+    """Which of the parts along its first axis; None: all of it."""
+    views: tuple[Op, ...] = ()
+
+
 Known = Separable | Predicate | Pointer | Descriptor
 Data = Tile | Splat | Param | IndexTile | MaskTile
-Held = Known | Data
+Held = Known | Data | SharedBuffer
 
 
 def is_known(value: Held) -> bool:

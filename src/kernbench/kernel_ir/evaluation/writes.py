@@ -17,6 +17,7 @@ _WRITES = frozenset(
         "tt.descriptor_reduce",
         "tt.descriptor_scatter",
         "tt.experimental_descriptor_store",
+        "ttng.async_tma_copy_local_to_global",
     }
 )
 

@@ -11,6 +11,7 @@ from kernbench.commands import (
     Gemm,
     Mask,
     MathClass,
+    Operand,
     Predicate,
     Rounding,
     Separable,
@@ -26,6 +27,7 @@ from kernbench.kernel_ir.evaluation.values import ABSOLUTE, Descriptor, Pointer
 from kernbench.kernel_ir.ops import arith
 from kernbench.kernel_ir.ops.descriptors import block_pointer_access
 from kernbench.kernel_ir.ops.registry import Dialect
+from kernbench.kernel_ir.text.assembly import symbol_of
 from kernbench.kernel_ir.text.ir import Op
 from kernbench.kernel_ir.text.rules import alike, conversion, elementwise, is_float, is_integer
 
@@ -232,6 +234,11 @@ def _store(run: Evaluator, op: Op) -> None:
 @DIALECT.op("tt.dot", operands=3, check=_check_dot)
 def _dot(run: Evaluator, op: Op) -> None:
     a, b, acc = (run.operand(op, index) for index in range(3))
+    multiply(run, op, a, b, acc)
+
+
+def multiply(run: Evaluator, op: Op, a: Operand, b: Operand, acc: Operand) -> None:
+    """Emit a product, which is the op's result."""
     dst = run.result_tile(op)
     precision = op.attrs.get("inputPrecision", "ieee")
     precision = str(_PRECISIONS.get(precision, precision)).lower()
@@ -277,9 +284,17 @@ def _extern(run: Evaluator, op: Op) -> None:
     run.math(op, inputs, {"symbol": symbol}, cost)
 
 
-@DIALECT.op("tt.elementwise_inline_asm")
+@DIALECT.op("tt.elementwise_inline_asm", cost=MathClass.TRANSCENDENTAL)
 def _inline_asm(run: Evaluator, op: Op) -> None:
+    """Call the function of CUDA's math library that one instruction of PTX computes."""
     text = str((op.attrs.get("literals") or ("",))[0])
-    raise run.unsupported(
-        op, f"assembly is for one GPU ({text[:40]!r}); write it in Triton, or as a libdevice call"
-    )
+    constraints = str(op.attrs.get("constraints", "")).replace(" ", "")
+    symbol = symbol_of(text, constraints, len(op.operands))
+    if symbol is None or len(op.results) != 1 or op.attrs.get("packed_element", 1) != 1:
+        raise run.unsupported(
+            op,
+            f"assembly is for one GPU ({text[:40]!r}); write it in Triton, or as a libdevice call",
+        )
+    cost = MathClass.SIMPLE if symbol.removeprefix("__nv_").startswith(_EXTERN_SIMPLE) else None
+    inputs = [run.operand(op, index) for index in range(len(op.operands))]
+    run.math(op, inputs, {"symbol": symbol}, cost)

@@ -25,17 +25,23 @@ class Type:
     dtype: DType | None
     is_pointer: bool = False
     is_descriptor: bool = False
+    is_shared: bool = False
+    """Whether it names shared memory (Gluon), which holds a tensor of this shape."""
 
     def __str__(self) -> str:
         return self.text
 
     @property
     def is_float(self) -> bool:
-        return not self.is_pointer and self.dtype is not None and self.dtype.is_floating_point
+        if self.is_pointer or self.is_shared or self.dtype is None:
+            return False
+        return self.dtype.is_floating_point
 
     @property
     def is_bool(self) -> bool:
-        return not self.is_pointer and self.dtype is not None and self.dtype.name == "bool"
+        if self.is_pointer or self.is_shared or self.dtype is None:
+            return False
+        return self.dtype.name == "bool"
 
     @property
     def is_int(self) -> bool:
@@ -43,6 +49,7 @@ class Type:
         return not (
             self.is_pointer
             or self.is_descriptor
+            or self.is_shared
             or self.dtype is None
             or self.dtype.is_floating_point
             or self.dtype.name == "bool"
@@ -172,6 +179,11 @@ class Module:
             if function.is_public:
                 return function
         return next(iter(self.functions.values()))
+
+    @cached_property
+    def is_gluon(self) -> bool:
+        """Whether the kernel chooses layouts and manages shared memory itself."""
+        return '"ttg.num-warps"' in self.text
 
     @cached_property
     def used_values(self) -> frozenset[Value]:

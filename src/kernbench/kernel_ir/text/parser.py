@@ -136,6 +136,9 @@ class _Parser(Cursor):
             attrs = self.attributes() if self.texts[self.at] == "{" else {}
             self.location()
             value = self.define(param, type_)
+            if type_.is_descriptor and type_.text.startswith("!tt.tensordesc") and type_.dtype:
+                # What is passed is the tensor that the descriptor is of.
+                type_ = parse_type(f"!tt.ptr<{type_.dtype.mlir}>")
             params.append(Parameter(len(params), param[1:], type_, value, attrs))
             self.accept(",")
         results: tuple[Type, ...] = ()
@@ -428,6 +431,27 @@ class _Parser(Cursor):
         if self.accept("attributes") or self.texts[self.at] == "{":
             attrs = self.attributes()
         return self.build(first, names, name, operands, types, attrs, (before, after))
+
+    def _op_ttg_warp_specialize(self, first: int, names: list[tuple[str, int]], name: str) -> Op:
+        """Read the partitions of a kernel's warps, which are not evaluated, as one operation."""
+        operands: list[Value] = []
+        self.expect("(")
+        while not self.accept(")"):
+            operands.append(self.use(self.take("value")))
+            self.accept(",")
+        if self.accept("attributes"):
+            self.attributes()
+        while self.kinds[self.at] == "word":
+            self.at += 1
+            while self.texts[self.at] != "{":
+                if self.kinds[self.at] == "end":
+                    self.fail("expected the body of a partition", first)
+                self.at += 1
+            self.skip_balanced("{", "}")
+        self.expect(":")
+        self.type_list()
+        self.expect("->")
+        return self.build(first, names, name, operands, self.type_list(), {})
 
     def _op_tt_print(self, first: int, names: list[tuple[str, int]], name: str) -> Op:
         literals = (self._literal("string", self.take("string")),)

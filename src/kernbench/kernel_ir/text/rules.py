@@ -29,11 +29,12 @@ class Rule:
 
 def alike(a: Type, b: Type) -> bool:
     """Return whether two types are the same but for how they were written."""
-    return (a.shape, a.dtype, a.is_pointer, a.is_descriptor) == (
+    return (a.shape, a.dtype, a.is_pointer, a.is_descriptor, a.is_shared) == (
         b.shape,
         b.dtype,
         b.is_pointer,
         b.is_descriptor,
+        b.is_shared,
     )
 
 

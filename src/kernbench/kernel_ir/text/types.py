@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from dataclasses import replace
 
 from kernbench.dtypes import DType, bool_, from_mlir, int64
 from kernbench.errors import UnknownNameError
@@ -33,6 +34,9 @@ def parse_type(text: str) -> Type:
             inner_text = f"tensor<{inner_text}>"
         inner = parse_type(inner_text)
         return Type(text, inner.shape, inner.dtype, is_descriptor=True)
+    if text.startswith("!ttg.memdesc<"):
+        inner = _shaped(text, _strip_encoding(text[13:-1]))
+        return replace(inner, is_shared=True)
     if text == "index":
         return Type(text, (), int64)
     return Type(text, (), _element(text))

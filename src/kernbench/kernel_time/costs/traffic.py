@@ -33,6 +33,7 @@ from kernbench.commands import (
 )
 from kernbench.kernel_time.costs.bursts import Moved, touched
 from kernbench.kernel_time.costs.command_costs import Traffic, WaveSharing
+from kernbench.kernel_time.costs.distinct import distinct, distinct_values
 from kernbench.kernel_time.costs.fingerprints import (
     parts_of,
     pattern_fingerprints,
@@ -134,8 +135,7 @@ class GroupTraffic:
         width = num_pes * (blocks_per_pe or 1)
         wave_of = self._ids // width
         num_waves = int(wave_of.max()) + 1
-        cells, self._cell_of = np.unique(self._path_of * num_waves + wave_of, return_inverse=True)
-        self._cell_of = self._cell_of.reshape(-1)
+        cells, _, self._cell_of = distinct(self._path_of * num_waves + wave_of)
         waves = cells % num_waves
         self._members = np.bincount(self._cell_of)
         active = np.minimum(num_pes, trace.num_programs - waves * width)
@@ -151,7 +151,7 @@ class GroupTraffic:
 
         pairs = self._cell_of * len(self.classes) + self.class_of
         order = np.argsort(pairs, kind="stable")
-        found, starts = np.unique(pairs[order], return_index=True)
+        found, starts, _ = distinct(pairs[order])
         cell_at, class_at = np.divmod(found, len(self.classes))
         self.program_ids = self._ids[order]
         """Of all segments, one after the other."""
@@ -160,10 +160,7 @@ class GroupTraffic:
         self.wave = waves[cell_at]
         columns = [class_at, active[cell_at]]
         columns += [column[cell_at] for column in (*read.T, *missed.T, *conflicts.T)]
-        _, first, self.kind_of = np.unique(
-            reduce(_joined, columns), return_index=True, return_inverse=True
-        )
-        self.kind_of = self.kind_of.reshape(-1)
+        _, first, self.kind_of = distinct(reduce(_joined, columns))
         self.kinds = [
             ProgramKind(
                 self.classes[which], _sharing(active, rest, len(self.plan.sites), read.shape[1])
@@ -204,7 +201,7 @@ class GroupTraffic:
         marks = self._path_of
         for pattern in patterns:
             marks = marks * _MIX + pattern
-        _, first, class_of = np.unique(marks, return_index=True, return_inverse=True)
+        _, first, class_of = distinct(marks)
         known: dict[Any, Moved] = {}
         by_site: dict[Any, list[Moved]] = {}
         repeated: dict[Any, Traffic] = {}
@@ -232,7 +229,7 @@ class GroupTraffic:
                     repeated[as_often] = self._traffic(site, moved, counts[site.index], trips)
                 traffic[site.index] = repeated[as_often]
             found.append(ProgramClass(trips, counts, tuple(traffic)))
-        return class_of.reshape(-1), found
+        return class_of, found
 
     def _listed(
         self, site: CommandSite, positions: Sequence[int], trips: Mapping[int, int]
@@ -284,10 +281,10 @@ class GroupTraffic:
             part = left // max(stay.count(False), 1) if self._keeps_parts else 0
             for each, stays in zip(reads, stay, strict=True):
                 cells = self._cell_of[each.positions]
-                mine = np.unique(cells)
-                _, first = np.unique(each.tiles, return_index=True)
-                distinct = int(each.tiles.max()) + 1
-                in_wave = np.unique(cells * distinct + each.tiles) // distinct
+                mine = distinct_values(cells)
+                _, first, _ = distinct(each.tiles)
+                num_tiles = int(each.tiles.max()) + 1
+                in_wave = distinct_values(cells * num_tiles + each.tiles) // num_tiles
                 once, again = (
                     np.bincount(found, minlength=len(self._members))[mine]
                     for found in (cells[first], in_wave)
@@ -334,7 +331,7 @@ class GroupTraffic:
         for site in self._dma:
             if not isinstance(site.command, DmaRead) or site.command in known:
                 continue
-            tiles, distinct = self._tiles(site, self._path_of)
+            tiles, num_tiles = self._tiles(site, self._path_of)
             moved = [0] * len(sizes)
             for path, number, each in zip(
                 path_of_class.tolist(), per_class.tolist(), self.classes, strict=True
@@ -343,11 +340,11 @@ class GroupTraffic:
                 assert traffic is not None
                 moved[path] += number * traffic.burst_bytes
             # Where each tile is another one, nothing is shared.
-            for path in np.flatnonzero(distinct < sizes).tolist():
+            for path in np.flatnonzero(num_tiles < sizes).tolist():
                 positions = by_path[ends[path] - sizes[path] : ends[path]]
-                bytes_read = moved[path] * int(distinct[path]) // int(sizes[path])
-                _, own = np.unique(tiles[positions], return_inverse=True)
-                read = _SharedTiles(site.index, bytes_read, positions, own.reshape(-1))
+                bytes_read = moved[path] * int(num_tiles[path]) // int(sizes[path])
+                own = distinct(tiles[positions])[2]
+                read = _SharedTiles(site.index, bytes_read, positions, own)
                 found.setdefault(path, []).append(read)
         return found
 
@@ -368,11 +365,9 @@ class GroupTraffic:
     def _tiles(self, site: CommandSite, parts: Array) -> tuple[Array, Array]:
         """Return the tile of each program, and how many different ones each part has."""
         marks = program_fingerprints(site, len(self._ids))
-        _, tiles = np.unique(marks, return_inverse=True)
-        tiles = tiles.reshape(-1)
+        tiles = distinct(marks)[2]
         number = int(tiles.max()) + 1
-        distinct = np.bincount(np.unique(parts * number + tiles) // number)
-        return tiles, distinct
+        return tiles, np.bincount(distinct_values(parts * number + tiles) // number)
 
 
 _MOST_PARTS = 1 << 20
@@ -389,9 +384,8 @@ def _joined(a: Array, b: Array) -> Array:
     """Return numbers that are equal where both are equal, and less than the length squared."""
     if (b == b[:1]).all():
         return a
-    values, which = np.unique(b, return_inverse=True)
-    _, joined = np.unique(a * len(values) + which.reshape(-1), return_inverse=True)
-    return joined.reshape(-1)
+    values, _, which = distinct(b)
+    return distinct(a * len(values) + which)[2]
 
 
 def _sharing(active: int, columns: list[int], num_sites: int, num_reads: int) -> WaveSharing:

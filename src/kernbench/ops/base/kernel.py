@@ -9,7 +9,7 @@ import triton
 
 from kernbench.dtypes import DType
 from kernbench.errors import UsageError
-from kernbench.runtime_api import LaunchAttributes, Tensor
+from kernbench.runtime_api import LaunchAttributes, Tensor, makes_results
 
 if TYPE_CHECKING:
     from kernbench.triton_backend import CompiledLauncher
@@ -100,6 +100,7 @@ class Memo(dict[Any, Any]):
 _MOST_KEPT = 4096
 
 
+@makes_results
 def new_result(shape: tuple[int, ...], dtype: DType, beside: Tensor) -> Tensor:
     """Return a tensor for a result, on the SIP of the operand ``beside``.
 
