@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
@@ -12,7 +13,15 @@ import pytest
 
 from kernbench import RuntimeContext, ops
 from kernbench.hardware import changed_machine, load_machine
-from kernbench.op_log import Energy, average_watts, energy_of, power_over_time
+from kernbench.op_log import (
+    Energy,
+    Instance,
+    OpLog,
+    Template,
+    average_watts,
+    energy_of,
+    power_over_time,
+)
 
 
 def work(rank: int, torch: Any) -> None:
@@ -156,3 +165,22 @@ def test_a_run_costs_its_devices_for_its_time() -> None:
     assert price is not None
     hours = torch.report()["time_ns"] / 3600e9
     assert torch.report()["cost_usd"] == pytest.approx(float(price) * 3 * hours)
+
+
+def test_what_ranks_with_kernels_of_their_own_take_grows_with_the_kernels_alone() -> None:
+    """A table of all ranks and all templates would be 32 MB for each of its columns."""
+    ranks = 2000
+    log = OpLog()
+    for rank in range(ranks):
+        template = Template(
+            f"kernel {rank}", "kernel", "", 10, 0, 0, {}, 0, dict, energy_pj={Energy.MATH: 7}
+        )
+        log.append(Instance(template, rank + 1, (rank,), (rank,), (0,), (10,), "default"))
+    machine = load_machine(f"h100-sxm:{ranks // 8}x8")
+    tracemalloc.start()
+    found = energy_of(log, machine, ranks)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found is not None
+    assert found["energy_j"] - found["idle_j"] == pytest.approx(ranks * 7e-12)
+    assert peak < 20e6

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.runtime_api import Folding, RankAxis
+from kernbench.runtime_api import Folding, RankAxis, RuntimeContext
 from kernbench.runtime_api.base.folding import axis_of
 
 MESHES = st.lists(st.integers(1, 4), min_size=1, max_size=4)
@@ -72,3 +73,14 @@ def test_what_is_no_row_has_no_axis() -> None:
     assert axis_of((0, 1, 3), 8) is None
     assert axis_of((1, 2), 4) is None
     assert axis_of((0, 1, 2), 8) is None
+
+
+@pytest.mark.parametrize(("machine", "is_said"), [("h100-sxm:4", True), ("ahbm:4", False)])
+def test_what_one_process_pays_for_all_is_said_where_hosts_take_time(
+    machine: str, is_said: bool
+) -> None:
+    folding = Folding(4)
+    folding.begin(RuntimeContext(machine=machine, ranks=4, data=False).run)
+    lines = folding.remarks()
+    assert "to the picosecond" in lines[1]
+    assert any("once per process" in line for line in lines) == is_said

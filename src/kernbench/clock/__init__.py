@@ -36,6 +36,7 @@ from kernbench.clock.sites import (
     user_site,
 )
 from kernbench.clock.stream import (
+    Callers,
     DeviceEngine,
     Stream,
     StreamCommand,
@@ -45,6 +46,7 @@ from kernbench.clock.tasks import (
 )
 
 __all__ = [
+    "Callers",
     "Carrier",
     "CtrlC",
     "DeviceEngine",

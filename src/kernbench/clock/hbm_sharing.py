@@ -47,10 +47,14 @@ class Share:
 
 
 class Flow:
-    """Shares that run at one pace: those of a collective, or a single one of a kernel."""
+    """Shares that run at one pace: those of a collective, or a single one of a kernel.
 
-    def __init__(self, shares: Sequence[Share], now_ps: int) -> None:
+    Whose ends are ``known`` slows others down, and is not slowed down itself.
+    """
+
+    def __init__(self, shares: Sequence[Share], now_ps: int, *, known: bool = False) -> None:
         self.shares = shares
+        self._known = known
         self.running = {share: None for share in shares if share.demand}
         self.on_delay: Callable[[int], None] | None = None
         """Told by how much later (or sooner, below 0) than was known the last share ends."""
@@ -61,7 +65,7 @@ class Flow:
     def go_on(self, load: int, now_ps: int) -> dict[Event, int]:
         """Run under a load from now on; return the new ends of the handles that move."""
         load = max(load, WHOLE)
-        if load == self._load:
+        if load == self._load or self._known:
             return {}
         self._done_ps += (now_ps - self._since_ps) * WHOLE // self._load
         self._since_ps, self._load = now_ps, load

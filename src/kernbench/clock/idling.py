@@ -61,6 +61,11 @@ class Idling:
         if timer is not None:
             self.cancel(timer)
 
+    def forget(self) -> None:
+        """Give nothing up any more that was to happen so far: nobody waits for it."""
+        for limited in list(self._limited):
+            self.met(limited)
+
     def timer(self, delay_ps: int, label: str) -> Timer:
         """Return a handle that ends ``delay_ps`` from now, for a rank to wait for.
 

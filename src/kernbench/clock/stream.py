@@ -12,6 +12,9 @@ from kernbench.clock.hbm_sharing import HbmSharing
 from kernbench.clock.simulation import Simulation
 from kernbench.errors import raisable
 
+_NEVER_PS = 1 << 62
+"""The launch of a command that will not begin."""
+
 
 class StreamCommand(Handle):
     """Something a stream runs: how long it takes is decided when it starts.
@@ -31,6 +34,8 @@ class StreamCommand(Handle):
     """What it waited for until it started, as the log numbers it; 0: its launch."""
     hbm_ps = 0
     """HBM time of the bytes that it moves, if others can slow it down; :meth:`begin` sets it."""
+    caller = 0
+    """The number of the line that launched it, where they are recorded (:class:`Callers`)."""
 
     def __init__(self, env: Environment, label: str = "") -> None:
         self.env = env
@@ -47,6 +52,9 @@ class StreamCommand(Handle):
     def finish(self) -> None:
         """Do the work of completion, before any waiting rank resumes."""
 
+    def abandon(self) -> None:
+        """Do no more than what runs now: who has launched it is gone."""
+
 
 class Entrance(Protocol):
     """Where a command begins once its engine is free."""
@@ -59,6 +67,16 @@ class Holder(Protocol):
 
     def cut(self) -> None:
         """Give it back after what runs now."""
+
+
+class Callers(Protocol):
+    """Records which lines of the program launch commands."""
+
+    latest: int
+    """The number of the line that has launched something last."""
+
+    def ended(self, command: StreamCommand) -> None:
+        """Note that a command, if it is logged, has its number in the log."""
 
 
 class DeviceEngine:
@@ -100,10 +118,12 @@ class Stream:
         name: str,
         sip_id: int = 0,
         sharing: HbmSharing | None = None,
+        callers: Callers | None = None,
     ) -> None:
         self.name = name
         self.sip_id = sip_id
         self._sharing = sharing
+        self._callers = callers
         self.tail: StreamCommand | None = None
         """The command that was submitted last, or None. When it is done the stream is idle."""
         self.last = 0
@@ -117,12 +137,26 @@ class Stream:
         """Put ``command`` at the end of the queue; it starts now if the stream is idle."""
         command.callbacks.append(self._completed)
         self.tail = command
+        if self._callers is not None:
+            command.caller = self._callers.latest
         now_ps = self._env.now_ps
         command.earliest_ps = max(command.earliest_ps, now_ps)
         if self._current is None:
             self.start(command)
         else:
             self._queue.append(command)
+
+    def abandon(self) -> None:
+        """Do no more than what runs now: the process that it belongs to is gone."""
+        self._queue.clear()
+        if self._current is not None:
+            if self._current.engine is not None:
+                self._current.engine.waiting.clear()
+            self._current.abandon()
+            if self._current.start_ps < 0:
+                # It waits for its launch, or for its engine.
+                self._current.earliest_ps = _NEVER_PS
+        self._failed.clear()
 
     def raise_unseen(self) -> None:
         """Raise the error of the first failed command that no rank has waited for."""
@@ -145,6 +179,8 @@ class Stream:
     def enter(self, command: StreamCommand) -> None:
         """Begin the command at the head of this stream now, or when its engine is free."""
         engine = command.engine
+        if command.earliest_ps == _NEVER_PS:
+            return
         if engine is not None:
             if engine.is_busy:
                 engine.wanted_by(self, command)
@@ -179,6 +215,8 @@ class Stream:
         if command.error is not None:
             self._failed.append(command)
         self.last = command.ended_by
+        if self._callers is not None:
+            self._callers.ended(command)
         if command.engine is not None:
             command.engine.last = command.ended_by
             # Not before it is finished: what starts now may read what this one wrote.

@@ -1,10 +1,19 @@
 """Virtual addresses, the HBM allocator of a SIP, and the bytes of live buffers."""
 
-from kernbench.memory.allocations import NEVER, Allocation, AllocationLog, Phase, steps_in_use
+from kernbench.memory.allocations import (
+    FIELDS,
+    NEVER,
+    Allocation,
+    AllocationLog,
+    LiveAllocation,
+    Phase,
+    steps_in_use,
+)
 from kernbench.memory.buffers import POISON, Buffer, DeviceMemory, sip_base, sip_of
 from kernbench.memory.byte_pool import BytePool
 
 __all__ = [
+    "FIELDS",
     "NEVER",
     "POISON",
     "Allocation",
@@ -12,6 +21,7 @@ __all__ = [
     "Buffer",
     "BytePool",
     "DeviceMemory",
+    "LiveAllocation",
     "Phase",
     "sip_base",
     "sip_of",

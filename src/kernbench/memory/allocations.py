@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
@@ -64,6 +64,24 @@ class Allocation:
     end_ps: int = NEVER
     phase: Phase = Phase.OTHER
 
+
+class LiveAllocation:
+    """Memory that is allocated now: what the log learns of it until it is freed.
+
+    Of most ones it learns nothing: what is not set is the class's.
+    """
+
+    phase: Phase = Phase.OTHER
+    end: int = NEVER
+    name: str = ""
+    """A better one than it was allocated with."""
+    module: Any = None
+    """Whose it is, where that is not the module that allocated it."""
+
+    def __init__(self, begin: int) -> None:
+        self.begin = begin
+        """As of an :class:`Allocation`."""
+
     def is_for(self, phase: Phase) -> None:
         """Note that it is for a phase, unless it is known to be for one that counts before it."""
         if _RANKS[phase] < _RANKS[self.phase]:
@@ -71,6 +89,15 @@ class Allocation:
 
 
 _FIELDS = attrgetter("begin", "end", "begin_ps", "end_ps", "size_bytes")
+_AT_BEGIN = (
+    "rank", "sip_id", "size_bytes", "asked_bytes", "begin", "begin_ps", "name", "shape", "dtype",
+    "module", "file", "line",
+)  # fmt: skip
+"""What is known of an allocation when it is made, in the order in which the log keeps it."""
+_NUMBERS = ("rank", "sip_id", "size_bytes", "asked_bytes", "begin", "begin_ps", "line")
+_AT_END = ("begin", "end", "end_ps", "phase", "name", "module")
+FIELDS = (*_AT_BEGIN, "end", "end_ps", "phase")
+"""Those of an :class:`Allocation`, in order."""
 
 
 def steps_in_use(
@@ -91,18 +118,132 @@ def steps_in_use(
 
 
 class AllocationLog:
-    """The allocations of a run, in order."""
+    """The allocations of a run, in order.
 
-    def __init__(self) -> None:
-        self.entries: list[Allocation] = []
+    They are kept as plain values, a few objects for what is allocated now, and become objects when
+    they are read: until then Python's search for garbage has nothing to look at.
+    """
+
+    def __init__(self, read: Callable[[], list[Sequence[Any]]] | None = None) -> None:
+        """Make an empty log, or one of columns that are read when somebody asks for them."""
+        self.on_event: Callable[[int], None] | None = None
+        """Called with the number of each event as it happens."""
         self.next_event = count().__next__
         """Returns the number of the next event. Python may free memory at any moment, also while
         another event is being noted."""
+        self._plain: list[Any] = []
+        self._ends: list[Any] = []
+        self._live: dict[int, LiveAllocation] = {}
+        self._read = read
+        self._entries: list[Allocation] | None = []
+        self._columns: list[Sequence[Any]] = [()] * len(FIELDS)
+        self._state: Any = None
+        """What there was when the columns were made."""
+
+    def began(
+        self,
+        rank: int,
+        sip_id: int,
+        size_bytes: int,
+        asked_bytes: int,
+        begin_ps: int,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: str,
+        module: Any = "",
+        file: str = "",
+        line: int = 0,
+    ) -> LiveAllocation:
+        """Note an allocation; the arguments are fields of an :class:`Allocation`."""
+        begin = self.next_event()
+        self._plain.extend(
+            (rank, sip_id, size_bytes, asked_bytes, begin, begin_ps, name, shape, dtype, module,
+             file, line)
+        )  # fmt: skip
+        made = self._live[begin] = LiveAllocation(begin)
+        if self.on_event is not None:
+            self.on_event(begin)
+        return made
+
+    def ended(self, allocation: LiveAllocation, end_ps: int) -> None:
+        """Note that memory is freed."""
+        begin = allocation.begin
+        allocation.end = end = self.next_event()
+        self._ends.extend(
+            (begin, end, end_ps, allocation.phase, allocation.name, allocation.module)
+        )
+        del self._live[begin]
+        if self.on_event is not None:
+            self.on_event(end)
+
+    @property
+    def entries(self) -> list[Allocation]:
+        """The allocations, in the order in which they were made; a copy of what is noted so far."""
+        columns = self.columns()
+        if self._entries is None:
+            self._entries = list(map(Allocation, *map(_listed, columns)))
+        return self._entries
+
+    def of(self, rank: int, sip_id: int) -> list[Allocation]:
+        """Return the allocations of one rank on one SIP."""
+        ranks, sips, *_ = columns = self.columns()
+        mine = np.flatnonzero((np.asarray(ranks) == rank) & (np.asarray(sips) == sip_id)).tolist()
+        return list(map(Allocation, *_picked(columns, mine)))
 
     def on(self, sip_id: int) -> list[Allocation]:
         """Return the allocations on one SIP."""
         return [each for each in self.entries if each.sip_id == sip_id]
 
-    def ended(self, allocation: Allocation, end_ps: int) -> None:
-        """Note that an allocation is freed."""
-        allocation.end, allocation.end_ps = self.next_event(), end_ps
+    def columns(self) -> list[Sequence[Any]]:
+        """Return the fields of all allocations, in the order of :data:`FIELDS`."""
+        if self._read is not None:
+            self._columns, self._read, self._entries = self._read(), None, None
+        live = [(each.begin, each.phase, each.name, each.module) for each in self._live.values()]
+        state = (len(self._plain), len(self._ends), live)
+        if self._plain and state != self._state:
+            self._state, self._entries = state, None
+            self._columns = self._columns_now(live)
+        return self._columns
+
+    def _columns_now(self, live: Sequence[tuple[int, Phase, str, Any]]) -> list[Sequence[Any]]:
+        width = len(_AT_BEGIN)
+        ends = list(self._ends)  # Python may free something meanwhile
+        found: dict[str, Any] = {
+            name: self._plain[place::width] for place, name in enumerate(_AT_BEGIN)
+        }
+        for name in _NUMBERS:
+            found[name] = np.array(found[name], np.int64)
+        begins = found["begin"]
+        size = len(begins)
+        ended, end, end_ps, phases, names, modules = (
+            ends[place :: len(_AT_END)] for place in range(len(_AT_END))
+        )
+        places = np.searchsorted(begins, np.array(ended, np.int64))
+        for name, values in (("end", end), ("end_ps", end_ps)):
+            column = np.full(size, NEVER, np.int64)
+            column[places] = values
+            found[name] = column
+        found["phase"] = phase = [Phase.OTHER] * size
+        for place, known in zip(places.tolist(), phases, strict=True):
+            phase[place] = known
+        renamed = [
+            each
+            for each in zip(ended, phases, names, modules, strict=True)
+            if each[2] or each[3] is not None
+        ]
+        for begin, known, name, module in [*live, *renamed]:
+            place = int(np.searchsorted(begins, begin))
+            phase[place] = known
+            found["name"][place] = name or found["name"][place]
+            if module is not None:
+                found["module"][place] = module
+        return [found[name] for name in FIELDS]
+
+
+def _listed(column: Sequence[Any]) -> Sequence[Any]:
+    return column.tolist() if isinstance(column, np.ndarray) else column
+
+
+def _picked(columns: Sequence[Sequence[Any]], places: Sequence[int]) -> Iterator[list[Any]]:
+    for column in map(_listed, columns):
+        yield [column[place] for place in places]

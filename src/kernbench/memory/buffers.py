@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.errors import BadPointerError, OutOfMemoryError
-from kernbench.memory.allocations import Allocation
+from kernbench.memory.allocations import LiveAllocation
 from kernbench.memory.byte_pool import BytePool
 
 ALIGNMENT_BYTES = 256
@@ -55,7 +55,7 @@ class Buffer:
     """The runtime's collectives that use the buffer and that no rank has waited for yet."""
     symmetric: Any = None
     """The runtime's record of who shares it with whom; None where it is the SIP's own."""
-    allocation: Allocation | None = None
+    allocation: LiveAllocation | None = None
     """What the run's log has of it; None where it records no allocations."""
     touches: Any = None
     """What the sanitizer knows of who touched which bytes, or None."""
@@ -148,7 +148,7 @@ class DeviceMemory:
         self.peak_bytes = 0
         self.when_allocated: Callable[[Buffer, int], None] | None = None
         """Called with each new buffer and the bytes that it takes up."""
-        self.when_freed: Callable[[Allocation], None] | None = None
+        self.when_freed: Callable[[LiveAllocation], None] | None = None
         # Free ranges as (address, size), in address order.
         self._free: list[tuple[int, int]] = [(sip_base(sip_id), capacity_bytes)]
         self._starts: list[int] = []

@@ -14,11 +14,13 @@ from kernbench.op_log.log import (
     Template,
     absolute_ps,
 )
+from kernbench.op_log.program_lines import ProgramLines
 from kernbench.op_log.rows import (
     TEXT_COLUMNS,
     WIDE_COLUMNS,
     RowReader,
     Rows,
+    TextColumn,
     rank_shares,
 )
 from kernbench.op_log.run_energy import (
@@ -45,11 +47,13 @@ __all__ = [
     "Limit",
     "OpLog",
     "PowerPace",
+    "ProgramLines",
     "RowReader",
     "Rows",
     "Site",
     "Spans",
     "Template",
+    "TextColumn",
     "WorkCounts",
     "absolute_ps",
     "added",

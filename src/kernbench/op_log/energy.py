@@ -101,9 +101,9 @@ def pace_of(
     energies = work.energies_pj(power)
     on_clock = sum(energies[each] for each in _ON_CLOCK)
     fixed = sum(energies.values()) - on_clock
-    idle_w, active_w = float(power.idle_w), float(power.active_w)
+    still_w, active_w = float(power.idle_w + power.standby_w), float(power.active_w)
     core_ps = min(core_ps, taken_ps)
-    room = (float(power.board_w) - idle_w - active_w) * taken_ps - fixed
+    room = (float(power.board_w) - still_w - active_w) * taken_ps - fixed
     if taken_ps and on_clock > room:
         share = max(room, 0.0) / on_clock
         energies |= {each: energies[each] * share for each in _ON_CLOCK}
@@ -111,19 +111,22 @@ def pace_of(
 
     def watts(step: int) -> float:
         share = step / _STEPS
+        less = power.voltage_at(share) ** 2
         longer_ps = max(core_ps / share, taken_ps, 1)
-        return idle_w + active_w * share**2 + (on_clock * share + fixed) / longer_ps
+        return still_w + active_w * share * less + (on_clock * less + fixed) / longer_ps
 
     step = int(power.clock_share * _STEPS) or 1
     if power.cap_w is not None and taken_ps:
         step = _highest(watts, float(power.cap_w), step)
     clock = Fraction(step, _STEPS)
     stretch = max(Fraction(core_ps, taken_ps) / clock, Fraction(1)) if taken_ps else Fraction(1)
+    less = power.voltage_at(float(clock)) ** 2
     energy_pj = {
-        each: round(pj * clock if each in _ON_CLOCK else pj) for each, pj in energies.items()
+        each: round(pj * less if each in _ON_CLOCK else pj) for each, pj in energies.items()
     }
     lasts_ps = front_end_ps + taken_ps * stretch
-    energy_pj[Energy.CLOCKS] = round(power.active_w * clock**2 * lasts_ps)
+    standing_w = float(power.standby_w) + active_w * float(clock) * less
+    energy_pj[Energy.CLOCKS] = round(standing_w * float(lasts_ps))
     return PowerPace(stretch=stretch, clock=clock, energy_pj=energy_pj)
 
 

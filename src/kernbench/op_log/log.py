@@ -25,6 +25,8 @@ from kernbench.outputs import whole_file
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from kernbench.op_log.program_lines import ProgramLines
+
 Column = npt.NDArray[Any]
 Kind = Literal["kernel", "collective", "copy", "fill"]
 Site = tuple[str, int]
@@ -177,14 +179,18 @@ class HostSpan:
     """Time that a rank's host spent, by what it did.
 
     It launches, waits, reads, runs Python, calls operations without a kernel (``dispatch``), or
-    gets memory from the driver (``allocate``).
+    gets memory from the driver (``allocate``). By a scenario it is interrupted, or started again
+    after a failure (``restart``). It writes or reads checkpoints (``storage``).
 
     A launch is labelled with the name of the template that it launches, or of the graph. What a
     capture records for one is launched by nothing.
     """
 
     rank: int
-    kind: Literal["launch", "capture", "wait", "read", "python", "dispatch", "allocate"]
+    kind: Literal[
+        "launch", "capture", "wait", "read", "python", "dispatch", "allocate", "interruption",
+        "restart", "storage",
+    ]  # fmt: skip
     label: str
     start_ps: int
     end_ps: int
@@ -229,6 +235,8 @@ class OpLog:
         """Where the ranks called a collective, by its launch id."""
         self.allocations: AllocationLog | None = None
         """What was allocated on devices; None in a run that does not record it."""
+        self.program_lines: ProgramLines | None = None
+        """Which lines of the program caused what; None in a run that does not record it."""
         self.running: tuple[int, ...] | None = None
         """The ranks that ran, where they stand for all others (ADR-0166); None: all did."""
         self.graphs: dict[str, tuple[str, ...]] = {}
@@ -280,15 +288,24 @@ class OpLog:
 
     def _repr_html_(self) -> str:
         """Show how much there is, and the first commands, in a notebook."""
-        table = self.to_arrow()
-        shown = table.slice(0, _SHOWN_ROWS)
+        from kernbench.op_log.arrow import batches
+
+        # Not all at once: a log may have more rows than there is memory for.
+        shown, num_rows = None, 0
+        for batch in batches(self):
+            num_rows += batch.num_rows
+            shown = batch.slice(0, _SHOWN_ROWS) if shown is None else shown
+        count = f"{len(self)} launches, {num_rows} commands"
+        if shown is None:
+            return f"<p>{count}</p>"
         head = "".join(f"<th>{escape(name)}</th>" for name in shown.column_names)
         body = "".join(
             "<tr>" + "".join(f"<td>{escape(str(v))}</td>" for v in row.values()) + "</tr>"
             for row in shown.to_pylist()
         )
-        count = f"{len(self)} launches, {table.num_rows} commands"
-        return f"<p>{count}</p><table><tr>{head}</tr>{body}</table>"
+        more = f"<p>the first {_SHOWN_ROWS}</p>" if num_rows > _SHOWN_ROWS else ""
+        table = f"<table><tr>{head}</tr>{body}</table>"
+        return f'<p>{count}</p><div style="overflow-x:auto">{table}</div>{more}'
 
     @property
     def end_ps(self) -> int:

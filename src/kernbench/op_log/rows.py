@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,24 @@ _DEFAULTS: dict[str, Any] = {
 _CACHED_ROWS = 1_000_000
 
 
+class TextColumn(np.ndarray[Any, Any]):
+    """A column of texts that knows them by number: of these there are few, of rows many.
+
+    What is computed of it is an ordinary array.
+    """
+
+    texts: Sequence[str] = ()
+    numbers: Column | None = None
+    """Which of the texts each row has; None where that is not known."""
+
+    @classmethod
+    def of(cls, texts: Sequence[str], numbers: Column) -> TextColumn:
+        """Return a column that has these of some texts."""
+        found = np.array(texts, dtype=object)[numbers].view(cls)
+        found.texts, found.numbers = texts, numbers
+        return found
+
+
 class Vocabulary:
     """The texts of a log, numbered in the order in which they were first seen."""
 
@@ -60,6 +79,9 @@ class Vocabulary:
         """Return the numbers of a column of texts, as ``int32``."""
         if column.ndim == 0:
             return np.array(self.code(str(column)), dtype=np.int32)
+        if isinstance(column, TextColumn) and column.numbers is not None:
+            known = np.array([self.code(text) for text in column.texts], dtype=np.int32)
+            return known[column.numbers]
         # A dict over the few distinct texts, found through identity-fast set() on the list.
         listed = column.tolist()
         table = {text: self.code(str(text)) for text in dict.fromkeys(listed)}
@@ -83,7 +105,7 @@ def read_rows(template: Template, num_ranks: int, vocabulary: Vocabulary) -> Row
     Raises:
         InternalError: The template's columns differ in length or lack a required one.
     """
-    given = {name: np.asarray(column) for name, column in template.make_rows().items()}
+    given = {name: np.asanyarray(column) for name, column in template.make_rows().items()}
     lengths = {len(column) for column in given.values() if column.ndim}
     if not lengths or lengths == {0}:
         given = _whole_template(template, num_ranks)

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
+import numpy.typing as npt
 
 from kernbench.op_log.energy import Energy
 from kernbench.op_log.spans import Spans, build_spans
@@ -82,7 +83,7 @@ def energy_of(
     """Return what the devices of a run take, None for a machine that says nothing of energy.
 
     Each command's energy is counted once; a device that only takes part in a collective draws its
-    ``active_w``, too. Idle devices count from 0 to the end of the log.
+    ``active_w`` and ``standby_w``, too. Idle devices count from 0 to the end of the log.
     """
     spans = build_spans(log) if spans is None else spans
     powers = _powers(spans, machine, ranks)
@@ -91,9 +92,9 @@ def energy_of(
     end_ps = log.end_ps
     idle_pj = [round(power.idle_w * end_ps) for power in powers]
     entries = _by_rank(spans, ranks)
-    waits = [_exposed(spans, mine) for mine in entries]
+    waits = _exposed_of(spans, entries)
     energies = _energies(spans)
-    uses = [*_uses(spans, energies, ranks), *_waiting(waits, powers)]
+    uses = [*_uses(spans, energies), *_waiting(waits, powers)]
     by_rank = list(idle_pj)
     parts: defaultdict[str, int] = defaultdict(int, {IDLE: sum(idle_pj)})
     for use in uses:
@@ -152,7 +153,7 @@ def power_over_time(log: OpLog, machine: Machine, ranks: int) -> list[tuple[Colu
     if powers is None:
         return [(np.zeros(0, dtype=np.int64), np.zeros(0))] * ranks
     entries = _by_rank(spans, ranks)
-    waits = [_exposed(spans, mine) for mine in entries]
+    waits = _exposed_of(spans, entries)
     return list(_steps(spans, _energies(spans), entries, waits, powers, log.end_ps))
 
 
@@ -194,7 +195,7 @@ def _steps(
         mine = mine[spans.end_ps[mine] > spans.start_ps[mine]]
         starts = np.concatenate([spans.start_ps[mine], waits_from])
         ends = np.concatenate([spans.end_ps[mine], waits_to])
-        watts = np.full(len(starts), float(power.active_w))
+        watts = np.full(len(starts), power.running_w)
         watts[: len(mine)] = energies[mine] / (spans.end_ps[mine] - spans.start_ps[mine])
         times = np.unique(np.concatenate([np.array([0, end_ps]), starts, ends]))
         change = np.zeros(len(times))
@@ -241,21 +242,21 @@ def _in_proportion(total: int, weights: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(after - before for before, after in pairwise(bounds))
 
 
-def _uses(spans: Spans, energies: Mapping[Energy, Column], ranks: int) -> Iterator[_EnergyUse]:
+def _uses(spans: Spans, energies: Mapping[Energy, Column]) -> Iterator[_EnergyUse]:
     num = len(spans.templates)
-    cell = spans.rank * num + spans.template
-    size = ranks * num
+    # Of the pairs of a rank and a template, which are many where ranks are, few occur.
+    cells, cell = np.unique(spans.rank * num + spans.template, return_inverse=True)
 
     def summed(values: Column) -> Column:
-        found = np.zeros(size, dtype=np.int64)
+        found = np.zeros(len(cells), dtype=np.int64)
         np.add.at(found, cell, values)
         return found
 
-    counts = np.bincount(cell, minlength=size)
+    counts = np.bincount(cell, minlength=len(cells))
     times = summed(spans.end_ps - spans.start_ps)
     parts = {part: summed(column) for part, column in energies.items()}
-    for each in np.flatnonzero(counts).tolist():
-        rank, number = divmod(each, num)
+    for each, pair in enumerate(cells.tolist()):
+        rank, number = divmod(pair, num)
         yield _EnergyUse(
             rank,
             spans.templates[number].kind,
@@ -266,12 +267,16 @@ def _uses(spans: Spans, energies: Mapping[Energy, Column], ranks: int) -> Iterat
         )
 
 
-def _exposed(spans: Spans, mine: Column) -> tuple[Column, Column]:
-    """Return when a rank is in a collective and no kernel of it runs: starts and ends.
+def _exposed_of(spans: Spans, entries: Sequence[Column]) -> list[tuple[Column, Column]]:
+    """Return when each rank is in a collective and no kernel of it runs: starts and ends.
 
-    ``mine`` are the rank's entries.
+    ``entries`` are those of each rank.
     """
-    kinds = np.array([each.kind for each in spans.templates], dtype="U10")[spans.template[mine]]
+    kinds = np.array([each.kind for each in spans.templates], dtype="U10")
+    return [_exposed(spans, kinds[spans.template[mine]], mine) for mine in entries]
+
+
+def _exposed(spans: Spans, kinds: npt.NDArray[np.str_], mine: Column) -> tuple[Column, Column]:
     talks, runs = (mine[kinds == kind] for kind in ("collective", "kernel"))
     both = np.concatenate([talks, runs])
     edges = np.unique(np.concatenate([spans.start_ps[both], spans.end_ps[both]]))
@@ -294,7 +299,7 @@ def _waiting(
     """Yield what devices take beside the bytes while collectives run and no kernel does."""
     for rank, ((starts, ends), power) in enumerate(zip(waits, powers, strict=True)):
         time_ps = int((ends - starts).sum())
-        pj = round(power.active_w * time_ps)
+        pj = round(power.running_w * time_ps)
         if pj:
             parts = {Energy.CLOCKS.value: pj}
             yield _EnergyUse(rank, "collective", WAITING, 0, time_ps, parts)

@@ -118,18 +118,21 @@ def _reduce(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
     if sweeps is None:
         run_steps(schedule, reduce_op, works)
         return
-    result = reduce_in_order(sweeps, _COMBINE[reduce_op], works)
-    _finish(reduce_op, result, schedule.num_ranks)
+    receiving = [(works[schedule.root], 0, schedule.num_elements)]
     if schedule.op == "all_reduce":
-        for work in works:
-            work[:] = result
-    elif schedule.op == "reduce":
-        works[schedule.root][:] = result
-    else:
+        receiving = [(work, 0, schedule.num_elements) for work in works]
+    elif schedule.op == "reduce_scatter":
         bounds = schedule.chunk_bounds.tolist()
-        for rank, work in enumerate(works):
-            own = slice(bounds[rank], bounds[rank + 1])
-            work[own] = result[own]
+        receiving = list(zip(works, bounds[:-1], bounds[1:], strict=True))
+    for start, result in reduce_in_order(sweeps, _COMBINE[reduce_op], works):
+        _finish(reduce_op, result, schedule.num_ranks)
+        end = start + len(result)
+        for work, low, high in receiving:
+            if low <= start and end <= high:
+                work[start:end] = result
+            elif low < end and start < high:
+                low, high = max(low, start), min(high, end)
+                work[low:high] = result[low - start : high - start]
 
 
 def _all_gather(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:

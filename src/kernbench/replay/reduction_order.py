@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -22,16 +22,23 @@ BEGIN, RESULT_FIRST, RANK_FIRST = 0, 1, 2
 
 _MOST_ROUNDS = 3
 _STRIP_BYTES = 256 * 1024
-"""The part of the result that stays in the CPU's cache while all ranks are added to it."""
+"""The part of the result that stays in the CPU's cache while all ranks are added to it, and while
+it is copied to them. Shorter ones cost more calls of numpy than they save."""
 
 
-def reduce_in_order(sweeps: Sequence[Sweep], combine: np.ufunc, works: Sequence[Array]) -> Array:
-    """Return the reduction of the ranks' 1-D arrays by the given sweeps."""
+def reduce_in_order(
+    sweeps: Sequence[Sweep], combine: np.ufunc, works: Sequence[Array]
+) -> Iterator[tuple[int, Array]]:
+    """Yield the reduction of the ranks' 1-D arrays by the given sweeps, strip by strip.
+
+    A strip comes with the number of its first element. It may be changed, and overwritten in the
+    arrays: no later strip reads it.
+    """
     first = works[0]
-    result = np.empty_like(first)
-    strip = max(_STRIP_BYTES // first.itemsize, 1)
-    for start in range(0, len(first), strip):
-        end = start + strip
+    length = max(_STRIP_BYTES // first.itemsize, 1)
+    for start in range(0, len(first), length):
+        result = np.empty_like(first[start : start + length])
+        end = start + len(result)
         for rank, low, high, how in sweeps:
             if low < start:
                 low = start
@@ -39,14 +46,14 @@ def reduce_in_order(sweeps: Sequence[Sweep], combine: np.ufunc, works: Sequence[
                 high = end
             if low >= high:
                 continue
-            part, given = result[low:high], works[rank][low:high]
+            part, given = result[low - start : high - start], works[rank][low:high]
             if how == RESULT_FIRST:
                 combine(part, given, out=part)
             elif how == BEGIN:
                 part[:] = given
             else:
                 combine(given, part, out=part)
-    return result
+        yield start, result
 
 
 @lru_cache(maxsize=256)

@@ -1,8 +1,16 @@
 """The runtime: the object that a bench uses as ``torch``, and its tensors."""
 
 from kernbench.runtime_api.base.actions import Action, Keeper
-from kernbench.runtime_api.base.folding import Folding, RankAxis
+from kernbench.runtime_api.base.folding import (
+    CollectiveTimes,
+    Folding,
+    RankAxis,
+    Timetable,
+    unfolded,
+)
 from kernbench.runtime_api.base.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
+from kernbench.runtime_api.base.line_recorder import LineRecorder
+from kernbench.runtime_api.base.memory_recorder import makes_results
 from kernbench.runtime_api.base.rank_state import RankState
 from kernbench.runtime_api.base.run import Run
 from kernbench.runtime_api.base.streams import DeviceStream, Marker, WaitFor
@@ -15,6 +23,7 @@ from kernbench.runtime_api.front.distributed import Distributed, ReduceOp
 from kernbench.runtime_api.front.groups import ProcessGroup
 from kernbench.runtime_api.front.multiprocessing import SpawnContext, SpawnException, StartedRank
 from kernbench.runtime_api.front.player import PlayedPart, Player
+from kernbench.runtime_api.front.restarts import with_restarts
 from kernbench.runtime_api.launches.argument_errors import refuse_out_of_bounds
 from kernbench.runtime_api.launches.kept_launches import describe_launch, launch_of
 from kernbench.runtime_api.launches.kernel_engine import Grid, KernelEngine, Policies
@@ -33,6 +42,7 @@ __all__ = [
     "PLAIN_LAUNCH",
     "Action",
     "Collective",
+    "CollectiveTimes",
     "DeviceStream",
     "Distributed",
     "Folding",
@@ -44,6 +54,7 @@ __all__ = [
     "KernelPlan",
     "LaunchAttributes",
     "LentMemory",
+    "LineRecorder",
     "LivePlan",
     "LoneCollective",
     "Marker",
@@ -63,16 +74,20 @@ __all__ = [
     "SpawnException",
     "StartedRank",
     "Tensor",
+    "Timetable",
     "WaitFor",
     "Work",
     "current_context",
     "describe_launch",
     "keep_for",
     "launch_of",
+    "makes_results",
     "not_fitting",
     "refuse_out_of_bounds",
     "register_operators",
     "run_on_copies",
     "run_watched",
     "tables_of",
+    "unfolded",
+    "with_restarts",
 ]

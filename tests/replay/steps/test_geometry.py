@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.commands import PROGRAM, Predicate, Separable, axis_dim
-from kernbench.replay.steps.geometry import Box, build_geometry, nested_steps
+from kernbench.replay.steps import geometry as geometries
+from kernbench.replay.steps.geometry import (
+    Box,
+    Geometry,
+    Stretch,
+    build_geometry,
+    nested_steps,
+)
 
 NOWHERE = -(1 << 40)
 
@@ -57,7 +64,12 @@ def test_parts_touch_exactly_the_active_elements(
     active = np.broadcast_to(mask.dense(dims), full)
 
     geometry = build_geometry(offset, mask, 4, programs, ordered=ordered, narrow=False)
+    check(geometry, np.where(active, expected, NOWHERE))
+    assert geometry.covers == bool(np.broadcast_to(active, full).all()) or not active.size
 
+
+def check(geometry: Geometry, expected: Any) -> None:
+    """Compare the byte of each element, by the parts, with what is expected."""
     found = np.full(geometry.shape, NOWHERE, dtype=np.int64)
     for part in geometry.parts:
         if isinstance(part, Box):
@@ -67,11 +79,58 @@ def test_parts_touch_exactly_the_active_elements(
                 np.zeros(part.view_shape, np.int64),
             )
             found[part.where] = where.reshape(part.merged)
+        elif isinstance(part, Stretch):
+            assert len(part.offsets()) == part.size
+            found.reshape(-1)[part.first : part.first + part.size] = part.offsets()
         else:
             found.reshape(-1)[part.positions] = part.offsets + part.low
-    found = np.broadcast_to(found, full)
-    np.testing.assert_array_equal(found, np.where(active, expected, NOWHERE))
-    assert geometry.covers == bool(np.broadcast_to(active, full).all()) or not active.size
+    np.testing.assert_array_equal(np.broadcast_to(found, expected.shape), expected)
+
+
+@pytest.fixture
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(geometries, "_SMALL_PART", 1)
+
+
+@pytest.mark.usefixtures("_small")
+@given(
+    digits=st.lists(st.tuples(st.integers(2, 7), st.integers(-30, 30)), min_size=1, max_size=4),
+    first=st.integers(0, 40),
+    programs=st.integers(1, 12),
+    lanes=st.sampled_from((4, 8, 16)),
+    limit=st.integers(0, 200),
+    ordered=st.booleans(),
+)
+def test_elements_that_are_numbered_and_divided_are_stretches_of_memory(
+    digits: list[tuple[int, int]], first: int, programs: int, lanes: int, limit: int, ordered: bool
+) -> None:
+    index = first + np.arange(programs * lanes).reshape(programs, lanes)
+    left, where = index, np.zeros_like(index)
+    for size, stride in digits:
+        left, digit = np.divmod(left, size)
+        where += 4 * stride * digit
+    where += 4 * 1000 * left
+    active = index < first + limit
+    dims = (PROGRAM, axis_dim(0))
+    mask = Predicate((lanes,), {dims: active})
+    offset = Separable((lanes,), 0, {dims: where})
+    geometry = build_geometry(offset, mask, 4, programs, ordered=ordered, narrow=False)
+    check(geometry, np.where(active, where, NOWHERE))
+
+
+def test_a_transposition_is_a_few_stretches_and_stays_small() -> None:
+    """(4, 16, 12, 64) to (4, 12, 16, 64), in programs that begin and end anywhere in it."""
+    index = 50 + np.arange(23 * 1024).reshape(23, 1024)
+    x0, x1, x2, x3 = index % 64, index // 64 % 16, index // 1024 % 12, index // 12288
+    terms: dict[tuple[int, ...], Any] = {
+        (PROGRAM, axis_dim(0)): 4 * (x0 + 64 * x2 + 768 * x1 + 12288 * x3)
+    }
+    offset = Separable((1024,), 0, terms)
+    geometry = build_geometry(offset, Predicate((1024,)), 4, 23, ordered=False, narrow=False)
+    assert {type(part) for part in geometry.parts} == {Stretch}
+    assert len(geometry.parts) <= 7
+    assert geometry.covers
+    assert geometry.size_bytes < 2048
 
 
 def test_a_plain_tile_is_one_view() -> None:

@@ -22,6 +22,19 @@ def spawn(fn, nprocs: int, **options):
         torch.multiprocessing.spawn(fn, args=(torch,), nprocs=nprocs)
 
 
+def test_more_ranks_than_were_asked_for_are_ranks_of_the_run() -> None:
+    def worker(rank: int, torch: RuntimeContext) -> None:
+        torch.zeros(4).copy_(torch.ones(4) * rank)
+
+    for asked in (None, 3):
+        with RuntimeContext("ahbm", ranks=asked) as torch:
+            assert torch.world_size == (asked or 1)
+            torch.multiprocessing.spawn(worker, args=(torch,), nprocs=4)
+            report = torch.report()
+        assert (torch.world_size, report["ranks"]) == (4, 4)
+        assert all(each["compute_ns"] for each in report["per_rank"])
+
+
 @pytest.mark.adr("0027-D1")
 def test_the_signature_is_the_one_written_down() -> None:
     with RuntimeContext() as torch:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kernbench.runtime_api import RuntimeContext
+from tests.page.browser import MISSING, browser
 
 
 def texts_of(shown: Any) -> list[str]:
@@ -32,9 +36,15 @@ def texts_of(shown: Any) -> list[str]:
 def test_what_a_notebook_shows_has_what_it_is_of() -> None:
     with RuntimeContext("h100-sxm:2", ranks=2) as torch:
         x = torch.arange(24).reshape(2, 12) * 2.0
+        # Eight of twelve columns, which is said.
         assert texts_of(x) == ["tensor (2, 12) torch.float32 on h100-sxm:0"] + [
-            str(2 * (row * 12 + column)) for row in range(2) for column in range(8)
+            "\u2026" if column == 8 else str(2 * (row * 12 + column))
+            for row in range(2)
+            for column in range(9)
         ]
+        column = torch.arange(9).reshape(9, 1) + 123456789012
+        assert texts_of(column)[1:] == [*(str(123456789012 + each) for each in range(8)), "\u2026"]
+        assert texts_of(torch.tensor([True, False]))[1:] == ["True", "False"]
         assert "us so far" in texts_of(torch)[0]
         assert "(0,)" in texts_of(torch.zeros(0))[0]
         assert "[[[1.]]]" in texts_of(torch.ones(1, 1, 1))[0]
@@ -46,5 +56,30 @@ def test_what_a_notebook_shows_has_what_it_is_of() -> None:
     log = texts_of(torch.op_log)
     assert log[0].startswith(f"{len(torch.op_log)} launches, ")
     assert "start_ns" in log or "start_ps" in log
+    columns = torch.op_log.to_arrow().column_names
+    assert log[1 : len(columns) + 1] == columns
+    assert log[-1] == "the first 10"
+    assert texts_of(RuntimeContext().op_log) == ["0 launches, 0 commands"]
     with RuntimeContext(data=False) as torch:
         assert "no data" in texts_of(torch.ones(2))[0]
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_what_a_notebook_shows_stays_inside_its_cell(tmp_path: Path) -> None:
+    with RuntimeContext("h100-sxm:2") as torch:
+        shown: list[Any] = [torch.ones(40, 40), torch.ones(2, 2, 2), torch.machine, torch.op_log]
+        html = [each._repr_html_() for each in shown]
+    html += [torch._repr_html_(), torch.report()._repr_html_(), torch.op_log._repr_html_()]
+    page = tmp_path / "cells.html"
+    cells = "".join(f"<section>{each}</section>" for each in html)
+    page.write_text(f"<!doctype html><meta charset=utf-8><body style='width:900px'>{cells}")
+    with browser() as window:
+        window.size(1000, 900)
+        window.open(page)
+        sizes = window.run(
+            "return [...document.querySelectorAll('section')].map((each) =>"
+            " [each.scrollWidth, each.getBoundingClientRect().height])"
+        )
+        assert window.console() == []
+    assert len(sizes) == len(html)
+    assert all(width <= 900 and height > 15 for width, height in sizes)

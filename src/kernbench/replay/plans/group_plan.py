@@ -48,7 +48,7 @@ from kernbench.replay.steps.diagnostics import AssertStep, PrintStep
 from kernbench.replay.steps.frame import Frame, PointerArg
 from kernbench.replay.steps.lifetimes import Hazards, freed_after, reads, results
 from kernbench.replay.steps.sites import AccessSite, Chunks, atomic_name
-from kernbench.replay.steps.step import Materialise, Step, calling, freeing, looping
+from kernbench.replay.steps.step import Freeing, Materialise, Step, calling, looping
 
 Array = npt.NDArray[Any]
 
@@ -139,6 +139,11 @@ class GroupPlan:
             for step in steps:
                 step(frame)
 
+    @property
+    def is_simple(self) -> bool:
+        """Whether its steps run once, on nothing but memory: no loops, chunks, scalars or watch."""
+        return len(self.chunks) == 1 and not (self._num_loops or self._params or self._watch)
+
     def stores(self) -> Iterator[Store]:
         """Yield the stores outside of loops."""
         for step in self.steps:
@@ -168,7 +173,7 @@ class GroupPlan:
                 slot for slot in freed if self._sizes[slot] * self._longest >= _FREED_BYTES
             )
             if large:
-                steps.append(freeing(large))
+                steps.append(Freeing(large))
         return steps
 
     @property

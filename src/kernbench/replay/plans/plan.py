@@ -16,6 +16,7 @@ from kernbench.errors import UsageError
 from kernbench.replay.plans.composite import composite_groups
 from kernbench.replay.plans.group_plan import GroupPlan, Watch
 from kernbench.replay.plans.persistent import iterations_as_programs, stored_params
+from kernbench.replay.plans.straight import Straight
 from kernbench.replay.steps.coverage import only_stored, stored_ranges
 from kernbench.replay.steps.diagnostics import show_printed
 from kernbench.replay.steps.frame import Frame, PointerArg
@@ -47,6 +48,9 @@ class Plan:
         self.groups = [GroupPlan(group, trace, watch, merges=composite) for group in groups]
         self._only_stored = frozenset[int]() if watch is not None else only_stored(trace)
         self._stored: dict[int, tuple[int, int]] | None = None
+        self._straight: Straight | None = None
+        if composite and watch is None and not spread:
+            self._straight = Straight.of(self.groups, self._ranges_stored(), self.pointer_params)
 
     def run(
         self,
@@ -57,6 +61,8 @@ class Plan:
 
         With ``outside``, loads outside of them are reported to it instead of raised.
         """
+        if self._straight is not None and self._straight.run(params):
+            return
         pointers = self.pointers(params)
         if self._in_order is not None and self._meets_itself(pointers):
             self._in_order().run(params, outside)
@@ -108,15 +114,19 @@ class Plan:
         """Return whether the kernel stores every byte of a buffer, and reads none."""
         if param not in self._only_stored:
             return False
+        buffer, offset = argument
+        if self._ranges_stored().get(param) != (-offset, buffer.size_bytes - offset):
+            return False
+        others = (params[index] for index in self.pointer_params if index != param)
+        return all(isinstance(other, PointerArg) and other.buffer is not buffer for other in others)
+
+    def _ranges_stored(self) -> dict[int, tuple[int, int]]:
+        """Return the bytes of parameters that the kernel stores for certain, by parameter."""
         if self._stored is None:
             self._stored = stored_ranges(
                 (store, group.chunks) for group in self.groups for store in group.stores()
             )
-        buffer, offset = argument
-        if self._stored.get(param) != (-offset, buffer.size_bytes - offset):
-            return False
-        others = (params[index] for index in self.pointer_params if index != param)
-        return all(isinstance(other, PointerArg) and other.buffer is not buffer for other in others)
+        return self._stored
 
 
 def _touched(trace: KernelTrace) -> tuple[int, ...]:

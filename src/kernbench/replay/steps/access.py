@@ -13,7 +13,7 @@ from kernbench.commands import Tile
 from kernbench.errors import OutOfBoundsError
 from kernbench.replay.numerics.ops.arith import select
 from kernbench.replay.steps.frame import Frame
-from kernbench.replay.steps.geometry import Box, Geometry, Indices
+from kernbench.replay.steps.geometry import Box, Geometry, Indices, Stretch
 from kernbench.replay.steps.rows import GatheredRows, rows_along
 from kernbench.replay.steps.sites import AccessSite
 
@@ -87,8 +87,12 @@ class TileLoad:
                 if view.shape != part.merged:
                     view = view.reshape(part.merged)
                 value[part.where] = view
+                continue
+            flat = value.reshape(-1)
+            if isinstance(part, Stretch):
+                view = site.box_view(frame, part, origin)
+                flat[part.first : part.first + part.size].reshape(view.shape)[...] = view
             else:
-                flat = value.reshape(-1)
                 flat[part.positions] = self._elements(frame, part, origin)
         return value
 
@@ -208,8 +212,12 @@ class Store:
                 elif view.shape != part.merged:
                     cut = np.broadcast_to(cut, part.merged).reshape(view.shape)
                 view[...] = cut
+                continue
+            flat = np.broadcast_to(value, geometry.shape).reshape(-1)
+            if isinstance(part, Stretch):
+                view = site.box_view(frame, part, origin)
+                view[...] = flat[part.first : part.first + part.size].reshape(view.shape)
             else:
-                flat = np.broadcast_to(value, geometry.shape).reshape(-1)
                 if len(part.positions) != len(flat):
                     flat = flat[part.positions]
                 self._put(frame, part, origin, flat)
@@ -268,21 +276,21 @@ class StoreResult:
         into: Callable[..., Any],
         inputs: tuple[int, ...],
     ) -> None:
-        self.store, self._function, self._into = store, function, into
-        self._inputs = inputs
+        self.store, self.function, self.into = store, function, into
+        self.inputs = inputs
 
     def __call__(self, frame: Frame) -> None:
         values = frame.values
-        inputs = [values[slot] for slot in self._inputs]
+        inputs = [values[slot] for slot in self.inputs]
         store = self.store
         if not store.dynamic:
             site = store.site
             geometry = site.geometry(frame)
             box = geometry.whole
             if box is not None and (geometry.lead > 1 or all(len(value) == 1 for value in inputs)):
-                self._into(*inputs, out=site.box_view(frame, box, site.origin(frame)))
+                self.into(*inputs, out=site.box_view(frame, box, site.origin(frame)))
                 return
-        store.store(frame, self._function(*inputs))
+        store.store(frame, self.function(*inputs))
 
 
 def _cut(value: Array, where: tuple[slice, ...]) -> Array:

@@ -1,8 +1,9 @@
 """Which bytes a load or store accesses, computed once: strided boxes and element indices.
 
 An access of a chunk of programs is cut into *parts*. A :class:`Box` is a rectangle of consecutive
-programs that one strided view covers; :class:`Indices` are elements that are less regular. Offsets
-are relative to the parameter's address, so that geometries do not depend on pointers.
+programs that one strided view covers; a :class:`Stretch` are elements that follow each other and
+that one covers, across programs; :class:`Indices` are elements that are less regular. Offsets are
+relative to the parameter's address, so that geometries do not depend on pointers.
 """
 
 from __future__ import annotations
@@ -42,6 +43,30 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Stretch:
+    """Elements ``first`` to ``first + size`` of the flat value, as one strided view.
+
+    Kernels that number all elements and divide have such: a transposition is a few.
+    """
+
+    first: int
+    size: int
+    offset: int
+    view_shape: tuple[int, ...]
+    view_strides: tuple[int, ...]
+
+    def offsets(self) -> Array:
+        """Return the byte of each element."""
+        found: Array = np.full((1,) * len(self.view_shape), self.offset, dtype=np.int64)
+        for axis, (count, stride) in enumerate(
+            zip(self.view_shape, self.view_strides, strict=True)
+        ):
+            steps = np.arange(count) * stride
+            found = found + steps.reshape([-1 if at == axis else 1 for at in range(found.ndim)])
+        return found.reshape(-1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Indices:
     """Elements in any pattern: flat ``positions`` in the value, byte ``offsets`` from ``low``.
 
@@ -55,13 +80,16 @@ class Indices:
     high: int
 
 
+Part = Box | Stretch | Indices
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Geometry:
     """All parts of one access, in program order. ``lead`` is 1 if programs do not differ."""
 
     lead: int
     shape: tuple[int, ...]
-    parts: tuple[Box | Indices, ...]
+    parts: tuple[Part, ...]
     whole: Box | None
     """The only part, if it is one plain view of every element."""
     covers: bool
@@ -108,12 +136,14 @@ def build_geometry(
         for part in parts
         if isinstance(part, Indices)
     )
-    count = sum(
-        len(part.positions) if isinstance(part, Indices) else int(np.prod(part.merged))
-        for part in parts
-    )
-    covers = count == int(np.prod(full, dtype=np.int64))
+    covers = sum(map(_num_elements, parts)) == int(np.prod(full, dtype=np.int64))
     return Geometry(lead, full, tuple(parts), whole, covers, size)
+
+
+def _num_elements(part: Part) -> int:
+    if isinstance(part, Box):
+        return int(np.prod(part.merged))
+    return part.size if isinstance(part, Stretch) else len(part.positions)
 
 
 class _Pattern:
@@ -201,7 +231,7 @@ class _Pattern:
             start = start - stride * low
         self.base = self.base + start
 
-    def parts(self) -> list[Box | Indices]:
+    def parts(self) -> list[Part]:
         lead = self.lead
         if not self.active.any():
             return []
@@ -213,17 +243,17 @@ class _Pattern:
         elements = lead * int(np.prod(self.shape, dtype=np.int64))
         if len(bounds) > 9 and elements < _SMALL_PART * (len(bounds) - 1):
             return [self.indices(0, lead)]
-        found: list[Box | Indices] = []
+        found: list[Part] = []
         for start, end in pairwise(bounds):
             if not self.active[start]:
                 continue
             if not self.regular[start]:
-                found.append(self.indices(start, end))
+                found += _in_stretches(self.indices(start, end))
             else:
                 found += self._boxes(start, end)
         return found
 
-    def _boxes(self, start: int, end: int) -> list[Box | Indices]:
+    def _boxes(self, start: int, end: int) -> list[Part]:
         """Cover programs ``start`` to ``end``, which share one rectangle."""
         base = self.base[start:end]
         steps = nested_steps(base)
@@ -239,7 +269,7 @@ class _Pattern:
         size = int(np.prod(self.high[start] - self.low[start]))
         if len(base) * size < _SMALL_PART * (len(bounds) - 1):
             return [self.indices(start, end)]
-        found: list[Box | Indices] = []
+        found: list[Part] = []
         for first, last in pairwise(bounds):
             inner = nested_steps(base[first:last])
             if inner is not None:
@@ -286,6 +316,58 @@ def make_indices(positions: Array, offsets: Array, itemsize: int) -> Indices:
     return Indices(positions, offsets, None if rest.any() else elements, low, high)
 
 
+def _in_stretches(part: Indices) -> list[Part]:
+    """Return elements that follow each other as stretches, and others as they are."""
+    positions, count = part.positions, len(part.positions)
+    if count < _SMALL_PART or int(positions[-1]) - int(positions[0]) + 1 != count:
+        return [part]
+    pieces = _pieces(part.offsets, _MAX_LEVELS + 1)
+    if pieces is None or len(pieces) * _SMALL_PART > count:
+        return [part]
+    return [
+        Stretch(
+            int(positions[0]) + first,
+            int(np.prod([count for count, _ in steps])),
+            part.low + int(part.offsets[first]),
+            tuple(count for count, _ in steps),
+            tuple(stride for _, stride in steps),
+        )
+        for first, steps in pieces
+    ]
+
+
+def _pieces(base: Array, levels: int) -> list[tuple[int, Steps]] | None:
+    """Cut ``base`` into pieces of nested steps, each with its first element; None if it is no such.
+
+    Whole runs of equal steps are equally long; the first and the last may be parts of one. What
+    runs begin with is cut in the same way.
+
+    >>> _pieces(np.array([1, 2, 10, 11, 12, 20, 21, 22, 30]), 2)
+    [(0, ((2, 1),)), (2, ((2, 10), (3, 1))), (8, ((1, 1),))]
+    """
+    count = len(base)
+    if count == 1:
+        return [(0, ((1, 0),))]
+    delta = np.diff(base)
+    step = int(delta[0]) if delta[0] == delta[-1] else int(np.median(delta))
+    cuts = np.flatnonzero(delta != step) + 1
+    if not len(cuts):
+        return [(0, ((count, step),))]
+    first_cut = int(cuts[0])
+    # A jump may be as long as a step: then a run is as long as several.
+    length = int(np.diff(cuts).min()) if len(cuts) > 1 else max(first_cut, count - first_cut)
+    if not levels or length < 2 or ((cuts - first_cut) % length).any():
+        return None
+    head = first_cut % length
+    tail = (count - head) % length
+    rows = _pieces(base[head : count - tail : length], levels - 1)
+    if rows is None:
+        return None
+    found: list[tuple[int, Steps]] = [(0, ((head, step),))] if head else []
+    found += [(head + first * length, (*steps, (length, step))) for first, steps in rows]
+    return [*found, (count - tail, ((tail, step),))] if tail else found
+
+
 def nested_steps(base: Array) -> Steps | None:
     """Return ``base`` as nested counts and strides, or None if it is not that regular.
 
@@ -320,8 +402,8 @@ def _runs(mask: Array) -> tuple[Array, Array, Array]:
     return first, end, mask.sum(axis=1) == end - first
 
 
-def _ordered(part: Box | Indices, pattern: _Pattern) -> Box | Indices:
-    """Replace boxes that access a byte twice by indices, which keep program order."""
+def _ordered(part: Part, pattern: _Pattern) -> Part:
+    """Replace views that access a byte twice by indices, which keep program order."""
     if isinstance(part, Indices):
         return part
     reach = pattern.itemsize
@@ -330,6 +412,9 @@ def _ordered(part: Box | Indices, pattern: _Pattern) -> Box | Indices:
         ((count, abs(stride)) for count, stride in dims if count > 1), key=lambda d: d[1]
     ):
         if stride < reach:
+            if isinstance(part, Stretch):
+                positions = np.arange(part.first, part.first + part.size)
+                return make_indices(positions, part.offsets(), pattern.itemsize)
             return pattern.indices(part.where[0].start, part.where[0].stop)
         reach += (count - 1) * stride
     return part

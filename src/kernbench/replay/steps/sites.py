@@ -23,7 +23,7 @@ from kernbench.commands import (
 )
 from kernbench.errors import OutOfBoundsError, UnsupportedOpError
 from kernbench.replay.steps.frame import Frame, typed_view
-from kernbench.replay.steps.geometry import Box, Geometry, build_geometry
+from kernbench.replay.steps.geometry import Box, Geometry, Stretch, build_geometry
 
 Array = npt.NDArray[Any]
 
@@ -158,8 +158,8 @@ class AccessSite:
             return offsets, frame.values[self.mask.slot]
         return offsets, self.at(self.predicate, frame).dense(dims)
 
-    def box_view(self, frame: Frame, box: Box, origin: int) -> Array:
-        """Return the memory of a box as an array.
+    def box_view(self, frame: Frame, box: Box | Stretch, origin: int) -> Array:
+        """Return the memory of a box, or of a stretch, as an array.
 
         Raises:
             OutOfBoundsError: Part of it is outside the buffer.

@@ -78,14 +78,15 @@ def calling(function: Callable[..., Array], inputs: tuple[int, ...], target: int
     return step
 
 
-def freeing(slots: tuple[int, ...]) -> Step:
-    """Return the step that frees values that are not read again."""
+class Freeing:
+    """A step that frees values that are not read again."""
 
-    def step(frame: Frame) -> None:
-        for slot in slots:
+    def __init__(self, slots: tuple[int, ...]) -> None:
+        self._slots = slots
+
+    def __call__(self, frame: Frame) -> None:
+        for slot in self._slots:
             frame.values[slot] = None
-
-    return step
 
 
 def looping(

@@ -13,6 +13,8 @@ from collections.abc import Callable, Hashable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from kernbench.saved import Actions, Actor
 
 if TYPE_CHECKING:
@@ -103,6 +105,13 @@ class Action(IntEnum):
     """In place of who made a handle: whatever is last on a stream."""
 
 
+ON_HANDLES = frozenset(
+    (
+        Action.BLOCK, Action.POLL, Action.STREAM_WAITS, Action.STREAM_IS_BEHIND,
+        Action.HOST_STREAM_WAITS, Action.HOST_WAIT, Action.WAIT_DATA, Action.GRAPH_STREAM_WAITS,
+    )
+)  # fmt: skip
+"""The actions whose first two numbers are a handle."""
 _COPIES = ("copy_from_host", "copy_to_host")
 _LAUNCH = Action.LAUNCH.value
 """Members of an enumeration take a look-up of their own."""
@@ -151,6 +160,7 @@ class Keeper:
         """Makes the host of a rank, for a run and its number, where a host runs ahead."""
         self.refused: dict[str, None] = {}
         """Why it cannot be done again."""
+        self._memory_events: list[int] = []
         self.asked = Counter[str]()
         """How often the program has looked at what depends on time or on the machine."""
 
@@ -168,6 +178,11 @@ class Keeper:
         """Return the actor of a rank that has just been started."""
         found = self._actors[rank] = _Acting(len(self._actors), rank.rank_id)
         return found
+
+    def memory_event(self, number: int) -> None:
+        """Note where among the actions memory is allocated or freed."""
+        actor = self._actors.get(self._simulation.running) or self.actor
+        self._memory_events.extend((number, actor.number, len(actor.values) >> 2))
 
     def put(self, action: int, a: int = 0, b: int = 0, c: int = 0) -> None:
         """Note an action of whoever's code runs."""
@@ -342,6 +357,13 @@ class Keeper:
             )
         return found
 
+    def comes_from(self, timing: Any, described: dict[str, Any], name: str = "") -> None:
+        """Note what operation a timing is of; of one with a ``name``, also how long it takes."""
+        self.origins[timing] = described
+        if name:
+            described["name"] = name
+            self._as_they_were.append((described, timing))
+
     def _as_it_was(self, templates: Any, name: str) -> dict[str, Any]:
         """Return the description of what will take as long as it did."""
         described = {"kind": "as it was", "name": name}
@@ -384,7 +406,7 @@ class Keeper:
                 "addresses": launch.met[1],
                 "operands": [dataclasses.astuple(each) for each in launch.met[0]],
             }
-        streams = [(each.sip_id, queues_of(each.sip_id).index(each)) for each in self._streams]
+        streams = [(each.sip_id, _place(each, queues_of(each.sip_id))) for each in self._streams]
         return Actions(
             {
                 **self.about,
@@ -400,6 +422,9 @@ class Keeper:
                 "asked": dict(self.asked),
             },
             [Actor(each.number, each.rank, each.values) for each in self._actors.values()],
+            None
+            if log.allocations is None
+            else np.array(self._memory_events, np.int64).reshape(-1, 3),
         )
 
     def _find_templates(self, log: OpLog) -> None:
@@ -411,6 +436,11 @@ class Keeper:
             if not isinstance(templates, list):
                 templates = [templates.idle, templates.queued]
             described["launches"] = [launches.get(each, 0) for each in templates]
+
+
+def _place(stream: Stream, streams: Sequence[Stream]) -> int:
+    # Those of ranks that were started again are gone; such a run is refused.
+    return streams.index(stream) if stream in streams else 0
 
 
 def _moved(template: Any, sip_id: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from kernbench.kernel_time import CacheContents
 from kernbench.memory import BytePool, DeviceMemory
 
 if TYPE_CHECKING:
-    from kernbench.clock import Simulation
+    from kernbench.clock import Callers, Simulation
     from kernbench.hardware import Machine, SipSpec
     from kernbench.runtime_api.base.memory_recorder import MemoryRecorder
 
@@ -37,10 +37,17 @@ class Sip:
 class Devices:
     """The SIPs of a run, each made when it is first used."""
 
-    def __init__(self, machine: Machine, simulation: Simulation, has_data: bool) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        simulation: Simulation,
+        has_data: bool,
+        callers: Callers | None = None,
+    ) -> None:
         self._machine = machine
         self._simulation = simulation
         self._has_data = has_data
+        self._callers = callers
         self._byte_pool = BytePool()
         self._memories: dict[int, DeviceMemory] = {}
         self.memory_recorder: MemoryRecorder | None = None
@@ -92,11 +99,20 @@ class Devices:
         return queue
 
     def _queue(self, name: str, sip_id: int) -> Stream:
-        return Stream(self._simulation, name, sip_id, self.hbm)
+        return Stream(self._simulation, name, sip_id, self.hbm, self._callers)
 
     def queues(self, sip_id: int) -> list[Stream]:
         """Return the queues of all streams of a SIP."""
         return [self.sip(sip_id).queue, *self._more_queues.get(sip_id, ())]
+
+    def start_again(self) -> None:
+        """Let all that processes have left on the devices come to nothing: they are gone."""
+        for sip_id in self._sips:
+            for queue in self.queues(sip_id):
+                queue.abandon()
+        self._sips.clear()
+        self._more_queues.clear()
+        self._memories.clear()
 
     def raise_unseen(self) -> None:
         """Raise the first error of a command that no rank waited for."""

@@ -5,105 +5,141 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from inspect import isabstract
+from inspect import isabstract, unwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernbench.clock import is_of_program
-from kernbench.memory import Allocation, AllocationLog
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from kernbench.clock import Simulation
-    from kernbench.memory import Buffer
+    from kernbench.memory import AllocationLog, Buffer, LiveAllocation
+    from kernbench.runtime_api.base.line_recorder import LineRecorder
+    from kernbench.runtime_api.base.rank_state import RankState
 
+_FRAMES_TO_MAKER = 5
+"""From a recorder on: the device's memory, the storage, the tensor, its method, and the maker."""
+_Maker = TypeVar("_Maker", bound=Callable[..., Any])
+_NEITHER, _OF_LAYERS, _PROGRAM = range(3)
 _LAYERS = str(Path(__file__).resolve().parents[2] / "tp") + "/"
+
+
+class _Known:
+    """Code that is known to the recorders of all runs."""
+
+    maker: CodeType | None = None
+
+
+def makes_results(function: _Maker) -> _Maker:
+    """Decorate the function by which all operations allocate their results.
+
+    From it to a recorder there are always the same frames, none of which is the program's: so they
+    need not be looked at.
+    """
+    _Known.maker = unwrap(function).__code__
+    return function
 
 
 class MemoryRecorder:
     """Writes a run's allocations to its log."""
 
-    def __init__(self, log: AllocationLog, simulation: Simulation, rank: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        log: AllocationLog,
+        simulation: Simulation,
+        main: RankState,
+        lines: LineRecorder | None = None,
+    ) -> None:
         self._log = log
+        self._lines = lines
         self._simulation = simulation
-        self._rank = rank
-        self._sites = _Sites()
+        self._env = simulation.env
+        self._main = main
+        self._find = _Sites().find
 
     def allocated(self, buffer: Buffer, size_bytes: int) -> None:
         """Note a new buffer, which takes up some bytes."""
-        log = self._log
-        layers, file, line = self._sites.find(sys._getframe(2))
-        name, shape, dtype = _parts_of(buffer.label)
-        buffer.allocation = made = Allocation(
-            self._rank(),
-            buffer.sip_id,
-            size_bytes,
-            buffer.size_bytes,
-            log.next_event(),
-            self._simulation.now_ps,
-            name,
-            shape,
-            dtype,
-            layers,
-            file,
-            line,
-        )
-        log.entries.append(made)
+        try:
+            frame = sys._getframe(_FRAMES_TO_MAKER)
+            is_result = frame.f_code is _Known.maker
+        except ValueError:  # a stack that is not as deep
+            is_result = False
+        layers, file, line = self._find(frame if is_result else sys._getframe(2))
+        running = self._simulation.running
+        state = self._main if running is None else running.local
+        name, opening, rest = buffer.label.rpartition(" (")
+        shape, dtype = _shape_and_dtype(rest)
+        if not (opening and dtype):
+            name, shape = buffer.label, ()
+        buffer.allocation = made = self._log.began(
+            state.rank, buffer.sip_id, size_bytes, buffer.size_bytes, self._env.now_ps,
+            name, shape, dtype, layers, file, line,
+        )  # fmt: skip
+        if is_result and self._lines is not None:
+            self._lines.made = made, (file, line)
 
-    def freed(self, allocation: Allocation) -> None:
+    def freed(self, allocation: LiveAllocation) -> None:
         """Note that memory is free again."""
-        self._log.ended(allocation, self._simulation.now_ps)
-
-
-def _parts_of(label: str) -> tuple[str, tuple[int, ...], str]:
-    """Return the name, the shape and the dtype in the label of a tensor.
-
-    >>> _parts_of("fc1.weight (4, 8) float16")
-    ('fc1.weight', (4, 8), 'float16')
-    """
-    rest, _, dtype = label.rpartition(" ")
-    name, opening, shape = rest.rpartition(" (")
-    return (name, _sizes(shape), dtype) if opening else (label, (), "")
+        self._log.ended(allocation, self._env.now_ps)
 
 
 @lru_cache(maxsize=4096)
-def _sizes(shape: str) -> tuple[int, ...]:
-    return tuple(int(size) for size in shape.strip("()").split(",") if size)
+def _shape_and_dtype(text: str) -> tuple[tuple[int, ...], str]:
+    """Return what stands behind a name in the label of a tensor; no dtype if it is none.
+
+    >>> _shape_and_dtype("4, 8) float16")
+    ((4, 8), 'float16')
+    """
+    sizes, closing, dtype = text.partition(") ")
+    if not closing:
+        return (), ""
+    return tuple(int(size) for size in sizes.split(",") if size), dtype
 
 
 class _Sites:
     """Says where in the program, and in which layers of ``kernbench.tp``, something happens."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[CodeType, str | None]] = {}
-        """By the identity of code, whose own hash is slow: whether it is the program's (None), or
-        which class of layers it is of."""
+        self._files: dict[str, int] = {}
+        """Whose a file is; texts know their hash, and code does not."""
+        self._layers: dict[int, tuple[CodeType, str]] = {}
+        """By the identity of code: which class of layers it is of."""
 
     def find(self, frame: FrameType | None) -> tuple[str, str, int]:
         """Return the layers, outermost first, and the file and the line of the program."""
-        known = self._known
+        files = self._files
         layers = ""
         while frame is not None:
-            code = frame.f_code
-            found = known.get(id(code))
-            if found is None:
-                found = known[id(code)] = code, self._owner_of(frame)
-            owner = found[1]
-            if owner is None:
-                return layers, code.co_filename, frame.f_lineno
-            if owner and not layers.startswith(owner):
-                layers = f"{owner}/{layers}" if layers else owner
+            file = frame.f_code.co_filename
+            try:
+                kind = files[file]
+            except KeyError:
+                kind = files[file] = _kind_of(file)
+            if kind:
+                if kind == _PROGRAM:
+                    return layers, file, frame.f_lineno
+                owner = self._owner_of(frame)
+                if owner and not layers.startswith(owner):
+                    layers = f"{owner}/{layers}" if layers else owner
             frame = frame.f_back
         return layers, "", 0
 
-    def _owner_of(self, frame: FrameType) -> str | None:
+    def _owner_of(self, frame: FrameType) -> str:
+        """Return the class of layers whose code a frame runs; empty if it is of none."""
         code = frame.f_code
-        if is_of_program(code.co_filename):
-            return None
-        if not code.co_filename.startswith(_LAYERS):
-            return ""
-        owner = code.co_qualname.partition(".")[0]
-        kind = frame.f_globals.get(owner)
-        # A base class is not the layer's own.
-        return owner if isinstance(kind, type) and not isabstract(kind) else ""
+        found = self._layers.get(id(code))
+        if found is None:
+            owner = code.co_qualname.partition(".")[0]
+            kind = frame.f_globals.get(owner)
+            # A base class is not the layer's own.
+            is_layer = isinstance(kind, type) and not isabstract(kind)
+            found = self._layers[id(code)] = code, owner if is_layer else ""
+        return found[1]
+
+
+def _kind_of(file: str) -> int:
+    if is_of_program(file):
+        return _PROGRAM
+    return _OF_LAYERS if file.startswith(_LAYERS) else _NEITHER

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kernbench.clock import Handle
+    from kernbench.clock import Handle, Stream
     from kernbench.runtime_api.base.launch_attributes import LaunchAttributes
     from kernbench.runtime_api.base.streams import DeviceStream
 
@@ -53,3 +53,13 @@ class RankState:
     """Whether waiting for a collective blocks the host, or only the current stream."""
     extensions: dict[Any, Any] = field(default_factory=dict)
     """What packages above the runtime keep per rank, each under a key of its own."""
+
+    def put_behind(self, channel: Hashable, queue: Stream | None, part: Handle) -> list[Handle]:
+        """Put a call behind the newest one on its channel; return what else it comes after.
+
+        That is what is on ``queue`` now, if the call follows a stream, and the call before it.
+        """
+        before = self.channel_tails.get(channel)
+        self.channel_tails[channel] = part
+        tail = None if queue is None else queue.tail
+        return [each for each in (tail, before) if each is not None]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kernbench.op_log import Each, OpLog, Site, Template
 
 
@@ -17,7 +19,7 @@ class Recorder:
     def __init__(self, op_log: OpLog) -> None:
         self._op_log = op_log
         self._put_command = op_log.plain_commands.extend
-        self.span = op_log.plain_spans.extend
+        self.span: Callable[[tuple[Any, ...]], None] = op_log.plain_spans.extend
         """Takes the rank, the kind, the label, the start and the end of a span of host time."""
         self.waited = op_log.plain_waits.extend
         """Takes the rank and the end of a span of waiting, and what that ended with."""

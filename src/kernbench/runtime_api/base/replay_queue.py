@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter
 from typing import Protocol
 
 from kernbench.errors import raisable
+from kernbench.logs import logger
+
+_LOG = logger("replay")
 
 
 class Described(Protocol):
@@ -66,6 +70,9 @@ class ReplayQueue:
             raise self._failed
         self._speaks = False
         pending = self._pending
+        if not pending:
+            return
+        count, begun_s = len(pending), perf_counter()
         while pending:
             command, record = pending.popleft()
             try:
@@ -78,3 +85,4 @@ class ReplayQueue:
                 if failed is error:
                     raise
                 raise failed from error
+        _LOG.debug("computed the data of %d commands in %.3f s", count, perf_counter() - begun_s)

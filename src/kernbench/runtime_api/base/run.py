@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 from kernbench.checks import Allowed, Checks
 from kernbench.clock import Handle, Simulation, Stream
 from kernbench.errors import UsageError
-from kernbench.hardware import Machine, load_machine
+from kernbench.hardware import Machine, described, host_noise, load_machine, ranks_of
 from kernbench.kernel_time import StrandCosts, TimedStrands
-from kernbench.links import Network
+from kernbench.links import Network, disturb
+from kernbench.logs import logger, show_logs_asked_for
 from kernbench.memory import AllocationLog
 from kernbench.op_log import OpLog
 from kernbench.replay import OutsideReads
 from kernbench.runtime_api.base.actions import Action, Keeper
 from kernbench.runtime_api.base.device_costs import TransferTemplates
 from kernbench.runtime_api.base.devices import Devices
+from kernbench.runtime_api.base.line_recorder import LineRecorder
 from kernbench.runtime_api.base.memory_recorder import MemoryRecorder
 from kernbench.runtime_api.base.ordering import Ordering, touches_of
 from kernbench.runtime_api.base.rank_state import RankState
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.memory.storage import View
     from kernbench.saved import Actions
 
+_LOG = logger("run")
+
 
 class Run:
     """One run of a machine, the owner of all state that the run changes."""
@@ -52,7 +56,9 @@ class Run:
         seed: int,
         checks: Checks | None = None,
         records_memory: bool = False,
+        records_lines: bool = False,
     ) -> None:
+        show_logs_asked_for()
         if ranks is not None and (type(ranks) is not int or ranks < 1):
             raise UsageError(f"ranks must be at least 1, but got {ranks!r}")
         if type(data) is not bool:
@@ -65,8 +71,9 @@ class Run:
                 f"but got {machine!r}"
             )
         self.machine = load_machine(machine, ranks)
-        self.world_size = self.machine.num_sips if ranks is None else ranks
-        """How many ranks the run was asked for; what a bench passes to ``spawn`` as nprocs."""
+        self.world_size = ranks_of(machine) if ranks is None else ranks
+        """How many ranks the run was asked for, or has had at once; what a bench passes to
+        ``spawn`` as nprocs."""
         self.has_data = data
         self.seed = seed
         checks = checks or Checks.of()
@@ -77,12 +84,17 @@ class Run:
         """Checks replay for mistakes, or None."""
         self.ordering = Ordering() if self.sanitizer is not None and data else None
         """The happens-before order, for the sanitizer."""
-        self.remarks: list[Callable[[], list[str]]] = [cache_remarks]
+        self.remarks: list[Callable[[], list[str]]] = [
+            cache_remarks,
+            lambda: [*described(self.machine), *self._deaths_to_come()],
+        ]
         """Functions that return lines for the end of the report."""
         self.simulation = Simulation()
         self.op_log = OpLog()
         self.op_log.woken = self.simulation.woken
         self.recorder = Recorder(self.op_log)
+        self.lines = LineRecorder(self.op_log, self.recorder) if records_lines else None
+        """Notes which lines of the program caused what, in a run that asks for it."""
         self.replay_queue = ReplayQueue(data)
         self.signals = Signals(self.simulation, self.replay_queue)
         self.replay_queue.on_push = self.signals.recorded
@@ -90,17 +102,27 @@ class Run:
         self.lent = LentMemory()
         """Host tensors that kernels may reach through addresses in memory."""
         self.started_s = perf_counter()
+        _LOG.info(
+            "machine %s: %d SIPs, links: %s; world size %d, %s",
+            self.machine.name,
+            self.machine.num_sips,
+            self.machine.topology,
+            self.world_size,
+            "with data" if data else "time and shapes only",
+        )
         self.ended = False
         self.main_state = RankState(rank=0, world_size=1, sip_id=0, spawn_id=-1)
         """That of the code outside of ``spawn``."""
-        self.devices = Devices(self.machine, self.simulation, data)
+        self.devices = Devices(self.machine, self.simulation, data, self.lines)
         self.folding: Folding | None = None
         """Which ranks run for which others, if not all of them run (ADR-0166)."""
         if records_memory:
             self.op_log.allocations = AllocationLog()
             self.devices.memory_recorder = MemoryRecorder(
-                self.op_log.allocations, self.simulation, lambda: self.rank_state.rank
+                self.op_log.allocations, self.simulation, self.main_state, self.lines
             )
+        self.host_noise = host_noise(self.machine)
+        """What interrupts hosts, where the machine's scenario has that."""
         self.has_symmetric = False
         """Whether ranks have shared memory with each other."""
         self._num_tensors = 0
@@ -116,12 +138,22 @@ class Run:
         if self.keeper is None:
             return None
         self.keeper.about["peak_bytes"] = list(self.devices.peaks().items())
+        if self.folding is not None:
+            self.keeper.about["folding"] = self.folding.described()
         return self.keeper.kept(self.devices.queues, self.op_log)
+
+    def describe(self) -> str:
+        """Return how far the run has come; by plain values only, as other threads ask."""
+        from kernbench.report import format_ns
+
+        text = f"{format_ns(self.simulation.now_ps / 1000)} simulated, {len(self.op_log)} launches"
+        pending = len(self.replay_queue)
+        return f"{text}, {pending} to compute" if pending > 1 else text
 
     @cached_property
     def network(self) -> Network:
         """The links between the SIPs, made on first use."""
-        return Network(self.machine)
+        return disturb(Network(self.machine))
 
     @property
     def rank_state(self) -> RankState:
@@ -194,13 +226,30 @@ class Run:
         if command.blocks_host:
             self._comes_after(command)
 
-    def pass_launch_time(self, state: RankState, label: str) -> None:
-        """Advance the host clock of the current rank, whose state that is, by one launch."""
+    def pass_launch_time(self, state: RankState, label: str, line: int = 0) -> None:
+        """Advance the host clock of the current rank, whose state that is, by one launch.
+
+        ``line`` is the number of the program's line, for a recorder of lines; 0: not known.
+        """
         delay_ps = self.devices.sip(state.sip_id).launch_ps
         simulation = self.simulation
         start_ps = simulation.env.now_ps
+        if self.host_noise is not None:
+            self._be_interrupted(state.rank, start_ps, delay_ps)
+            start_ps = simulation.env.now_ps
         simulation.sleep(delay_ps)
+        if line and self.lines is not None:
+            self.lines.known = line
         self.recorder.span((state.rank, "launch", label, start_ps, start_ps + delay_ps))
+
+    def _be_interrupted(self, rank: int, start_ps: int, work_ps: int) -> None:
+        """Let the calling rank's host lose the time of interruptions of some work, before it."""
+        assert self.host_noise is not None
+        late_ps = self.host_noise.delay_ps(rank, start_ps, start_ps + work_ps)
+        if late_ps:
+            self.simulation.sleep(late_ps)
+            end_ps = start_ps + late_ps
+            self.recorder.span((rank, "interruption", "of the host", start_ps, end_ps))
 
     def wait(self, handle: Handle) -> None:
         """Block the current rank until ``handle`` has ended, and raise its error if it failed.
@@ -281,6 +330,31 @@ class Run:
             self.keeper.put(Action.DRAIN)
         self.simulation.drain()
         self.devices.raise_unseen()
+
+    def _deaths_to_come(self) -> list[str]:
+        """Return what a report says of deaths that the run has ended before."""
+        end_ps = self.op_log.end_ps
+        return [
+            f"scenario: rank {death.rank} was to die at {float(death.at_s):g} s, but the run ended "
+            f"at {end_ps / 10**12:.6g} s"
+            for death in self.machine.spec.scenario.deaths
+            if death.at_s * 10**12 > end_ps
+        ]
+
+    def start_again(self, why: str, since_ps: int) -> None:
+        """Let all ranks, which have ended, be gone, and time pass until they start again.
+
+        Main only. ``why`` and ``since_ps`` say how the log names that time, and from when on.
+        """
+        simulation = self.simulation
+        if self.keeper is not None:
+            self.keeper.refused["ranks fail in it and are started again"] = None
+        simulation.idling.forget()
+        self.devices.start_again()
+        delay_ps = round(self.machine.spec.scenario.restart_s * 10**12)
+        simulation.sleep(max(since_ps + delay_ps - simulation.now_ps, 0))
+        for rank in range(self.world_size):
+            self.recorder.span((rank, "restart", why, since_ps, simulation.now_ps))
 
     def next_tensor_name(self) -> str:
         """Return a name for a tensor that the program did not name."""

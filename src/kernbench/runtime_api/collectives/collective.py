@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING, Any
 from kernbench.clock import Flow, Handle, Share, demand_of, listed, rank_lines
 from kernbench.errors import CollectiveMismatchError, CollectiveTimeoutError, KernbenchError
 from kernbench.links import Asked
+from kernbench.runtime_api.base.folding import CollectiveTimes
 from kernbench.runtime_api.collectives.disagreement import differing, exchanged
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kernbench.collectives import Schedule
+    from kernbench.links import Transferred
     from kernbench.runtime_api.base.run import Run
     from kernbench.runtime_api.collectives.work import Part
 
@@ -31,7 +36,8 @@ class Collective:
         """How errors name it, e.g. ``all_reduce #7 on group world``."""
         self.call = call
         """For two ranks: the number of the call between them, from 1."""
-        self._ranks = ranks
+        self.ranks = ranks
+        """Its group, or the two ends of a send."""
         self._works: list[Part | None] = [None] * len(ranks)
         self._num_absent = len(ranks)
         self._num_not_ready = len(ranks)
@@ -39,6 +45,14 @@ class Collective:
         """Elements from every rank to every rank, if the parts of an all_to_all are uneven."""
         self._error: KernbenchError | None = None
         """Why it failed; ranks may still arrive."""
+        self._known: CollectiveTimes | None = None
+        """In a folded run: when it runs, where that is known of a run of all ranks."""
+        self._called_ps = 0
+        """When the last rank came."""
+        self.keeps_placement = False
+        """Whether :attr:`placement` is asked for."""
+        self.placement: CollectiveTimes | None = None
+        """When it ran."""
         self._timeout_ps = timeout_ps
         self.deadline_ps = run.simulation.now_ps + timeout_ps
         """In simulated time, counted from the arrival of the first rank."""
@@ -59,6 +73,7 @@ class Collective:
         work.num_ranks = 1 + len(others)
         self._num_absent -= work.num_ranks
         if self._num_absent == 0:
+            self._called_ps = self._run.simulation.now_ps
             self._run.simulation.idling.met(self)
         if self._error is not None:
             work.end_with(self._error)
@@ -87,7 +102,7 @@ class Collective:
         """Return what it takes to make it again."""
         return {
             "title": self.title,
-            "ranks": self._ranks,
+            "ranks": self.ranks,
             "timeout_ps": self._timeout_ps,
             "call": self.call,
         }
@@ -97,12 +112,20 @@ class Collective:
         """Whether every rank has arrived."""
         return self._num_absent == 0
 
+    def until_all_call_ps(self) -> int:
+        """Return how long it takes until ranks that do not run have come, where that is known."""
+        folding = self._run.folding
+        if folding is None or folding.placements is None:
+            return 0
+        known = folding.placements.next(self)
+        return 0 if known is None else max(known.called_ps - self._run.simulation.now_ps, 0)
+
     def missing(self) -> tuple[int, ...]:
         """Return the ranks that have not arrived yet."""
         if not self._num_absent:
             return ()
         return tuple(
-            rank for rank, work in zip(self._ranks, self._works, strict=True) if work is None
+            rank for rank, work in zip(self.ranks, self._works, strict=True) if work is None
         )
 
     def describe(self) -> str:
@@ -118,10 +141,22 @@ class Collective:
         work.ready_ps = self._run.simulation.now_ps
         self._num_not_ready -= work.num_ranks
         if self._num_not_ready == 0 and not work.done and work.error is None:
-            try:
-                self._start()
-            except KernbenchError as error:
-                self.fail(error)
+            folding, now_ps = self._run.folding, self._run.simulation.now_ps
+            if folding is not None and folding.placements is not None:
+                ready_ps = {each.rank: each.ready_ps for each in self.parts()}
+                self._known = folding.placements.take(self, now_ps, ready_ps)
+                if self._known is not None and self._known.begun_ps > now_ps:
+                    # Others come later, who do not run.
+                    wait_ps = self._known.begun_ps - now_ps
+                    self._run.simulation.timer(wait_ps, self.title).when_done(self._begin)
+                    return
+            self._begin()
+
+    def _begin(self, _: object = None) -> None:
+        try:
+            self._start()
+        except KernbenchError as error:
+            self.fail(error)
 
     def parts(self) -> list[Part]:
         """Return the parts of the ranks that have arrived, in group order.
@@ -165,8 +200,32 @@ class Collective:
         if self._run.folding is None:
             return tuple([work.sip_id for work in works])
         return tuple(
-            [work.sip_id - work.rank + rank for work, rank in zip(works, self._ranks, strict=True)]
+            [work.sip_id - work.rank + rank for work, rank in zip(works, self.ranks, strict=True)]
         )
+
+    def _place(
+        self, schedule: Schedule, sips: tuple[int, ...], protocol: str, works: list[Part]
+    ) -> tuple[Transferred, tuple[int, ...]]:
+        """Occupy the links; return how, and when each rank ends if nothing slows it down."""
+        network, known, folding = self._run.network, self._known, self._run.folding
+        if known is not None:
+            placed = network.run(schedule, sips, known.starts_ps, protocol, known.free_ps)
+            return placed, known.placed_ps
+        placed = network.run(schedule, sips, tuple([work.ready_ps for work in works]), protocol)
+        now_ps = self._run.simulation.now_ps
+        # A sender may have left before the last rank arrived, but that was not known then.
+        ends_ps = tuple([max(end_ps, now_ps) for end_ps in placed.ends_ps])
+        if folding is not None:
+            ends_ps = folding.level(network, schedule, protocol, (self.ranks, sips), ends_ps, works)
+        return placed, ends_ps
+
+    def _own(self, works: list[Part], *columns: Iterable[int]) -> Iterable[tuple[Any, ...]]:
+        """Return rows of the parts, where one stands for several that of its own rank."""
+        rows = zip(works, *columns, strict=True)
+        if self._run.folding is None:
+            return rows
+        places = zip(rows, self.ranks, strict=True)
+        return [row for row, rank in places if row[0].rank == rank]
 
     def _start(self) -> None:
         run, works = self._run, self.parts()
@@ -185,16 +244,11 @@ class Collective:
         sips = self._sips(works)
         choice = run.network.selector.choose(asked, sips, signature.algorithm, signature.protocol)
         schedule = choice.build(asked)
-        starts_ps = tuple(work.ready_ps for work in works)
-        placed = run.network.run(schedule, sips, starts_ps, choice.protocol)
+        free_ps = (
+            run.network.free_ps(schedule, sips, choice.protocol) if self.keeps_placement else None
+        )
+        placed, placed_ps = self._place(schedule, sips, choice.protocol, works)
         now_ps = run.simulation.now_ps
-        # A sender may have left before the last rank arrived, but that was not known then.
-        ends_ps = tuple(max(end_ps, now_ps) for end_ps in placed.ends_ps)
-        if run.folding is not None:
-            group = (self._ranks, sips)
-            ends_ps = run.folding.level(
-                run.network, schedule, choice.protocol, group, ends_ps, works
-            )
         # All inputs are complete now, and nothing may touch the outputs before their ranks go on:
         # this is the record's place among the others.
         number = run.recorder.collective()
@@ -203,23 +257,32 @@ class Collective:
         record = works[0].record(schedule, works)
         if record is not None:
             run.replay_queue.push(self, record)
+        known = self._known
+        ends_ps = placed_ps if known is None else known.ends_ps
         by_work = {
             work: Share(
-                work.sip_id, demand_of(hbm_ps, end_ps - now_ps), work, end_ps - now_ps, end_ps
+                work.sip_id, demand_of(hbm_ps, at_ps - now_ps), work, at_ps - now_ps, end_ps
             )
-            for work, hbm_ps, end_ps in zip(works, placed.hbm_ps, ends_ps, strict=True)
+            for work, hbm_ps, at_ps, end_ps in self._own(works, placed.hbm_ps, placed_ps, ends_ps)
         }
         shares = list(by_work.values())
-        last = works[ends_ps.index(max(ends_ps))]
+        last = max(by_work, key=lambda work: by_work[work].end_ps)
 
         def ended(_: object) -> None:
-            template, at = placed.template, tuple(range(len(works)))
-            if run.folding is not None:
-                at = tuple(
-                    [place for place, work in enumerate(works) if work.rank == self._ranks[place]]
+            template, own = placed.template, works
+            if free_ps is not None:
+                self.placement = CollectiveTimes(
+                    self._called_ps,
+                    tuple([work.ready_ps for work in works]),
+                    now_ps,
+                    free_ps,
+                    placed_ps,
+                    tuple([by_work[work].end_ps for work in works]),
                 )
-                template = run.folding.logged(template, at)
-            own = [works[place] for place in at]
+            if run.folding is not None:
+                at = [place for place, work in enumerate(works) if work.rank == self.ranks[place]]
+                template = run.folding.logged(template, tuple(at))
+                own = [works[place] for place in at]
             logged = run.recorder.command(
                 template,
                 tuple([work.rank for work in own]),
@@ -237,6 +300,6 @@ class Collective:
         last.before_waiters(ended)
         for share in shares:
             share.handle.end_after(share.end_ps - now_ps)
-        flow = Flow(shares, now_ps)
+        flow = Flow(shares, now_ps, known=known is not None)
         flow.on_delay = lambda by_ps: run.network.delay(placed, run.simulation.now_ps, by_ps)
         run.devices.hbm.begin(flow)

@@ -55,6 +55,13 @@ def exchanged(title: str, works: Sequence[Part]) -> tuple[int, ...]:
         for dst, taker in enumerate(works)
         if giver.sent[dst] != taker.taken[src]
     ]
+    folded = next((work for work in works if work.num_ranks > 1), None)
+    if wrong and folded is not None:
+        raise CollectiveMismatchError(
+            f"the program cannot be folded: rank {folded.rank} runs for {folded.num_ranks} ranks "
+            f"of {title}, but sends parts of {min(folded.sent)} to {max(folded.sent)} elements, "
+            "so that these ranks have unequal work; leave --fold out, or give experts equal loads"
+        )
     if wrong:
         lines = [
             f"  rank {giver.rank} sends {given} elements to rank {taker.rank}, which takes {taken} "

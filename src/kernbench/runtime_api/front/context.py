@@ -15,6 +15,7 @@ from kernbench.commands import Tf32
 from kernbench.dtypes import DType, TorchNames
 from kernbench.errors import UsageError
 from kernbench.hardware import Machine
+from kernbench.notebooks import notebook_progress
 from kernbench.op_log import uncollected
 from kernbench.runtime_api.base.actions import Keeper
 from kernbench.runtime_api.base.launch_attributes import LaunchAttributes
@@ -63,7 +64,8 @@ class RuntimeContext(TorchNames):
 
     Args:
         machine: A preset's name, one with a size (``"ahbm:64"``), a YAML file or a Machine.
-        ranks: The size of a preset, and :attr:`world_size`. None: as many as there are SIPs.
+        ranks: The size of a preset, and :attr:`world_size`. None: as many as the SIPs of a Machine
+            or of a name's size (``"ahbm:64"``), else 1; a preset is then as large as it comes.
         data: Whether tensors hold numbers. Without, only shapes and time exist.
         seed: What all random numbers depend on.
         check: Whether replay looks for reads of unwritten memory, races, undefined values and
@@ -81,6 +83,8 @@ class RuntimeContext(TorchNames):
             ``"round"`` to nearest, ``"truncate"``, or ``"ieee"``: not at all.
         record_memory: Whether :attr:`op_log` has what was allocated, when, where and what for
             (``kernbench memory``).
+        record_lines: Whether :attr:`op_log` has which lines of the program launched what and kept
+            hosts busy (:func:`kernbench.analysis.program_lines`).
         kernel_engine: What plans, times and executes kernels; None is the run's own. It brings its
             own ``tf32``.
 
@@ -130,10 +134,11 @@ class RuntimeContext(TorchNames):
         allow: str | Iterable[str] | None = None,
         tf32: str = "round",
         record_memory: bool = False,
+        record_lines: bool = False,
         kernel_engine: KernelEngine | None = None,
     ) -> None:
         checks = Checks.of(check, allow, nan_is_error)
-        run = self.run = Run(machine, ranks, data, seed, checks, record_memory)
+        run = self.run = Run(machine, ranks, data, seed, checks, record_memory, record_lines)
         self.ahbm = Ahbm(run)
         self.distributed = Distributed(run)
         memory = SymmetricMemory(self)
@@ -151,6 +156,7 @@ class RuntimeContext(TorchNames):
         if self._token is not None or self.run.ended:
             raise UsageError("a RuntimeContext is one run; make a new one for the next")
         self._exit.enter_context(activate(self.launcher))
+        self._exit.enter_context(notebook_progress(self.run.describe))
         self._token = _CURRENT.set(self)
         return self
 
@@ -186,7 +192,10 @@ class RuntimeContext(TorchNames):
 
     @property
     def world_size(self) -> int:
-        """How many ranks the run was asked for; what a bench passes to ``spawn`` as nprocs."""
+        """How many ranks the run was asked for; what a bench passes to ``spawn`` as nprocs.
+
+        From a ``spawn`` of more on, that many.
+        """
         return self.run.world_size
 
     @property
@@ -207,6 +216,8 @@ class RuntimeContext(TorchNames):
         if self.run.actions_of is None:
             self.run.keeper = Keeper(self.run.simulation)
             self.run.keeper.about["tf32"] = self.launcher.engine.tf32
+            if self.op_log.allocations is not None:
+                self.op_log.allocations.on_event = self.run.keeper.memory_event
 
     def wait(self, handle: Handle) -> None:
         """Block the current rank until ``handle`` has ended, and raise its error if it failed.

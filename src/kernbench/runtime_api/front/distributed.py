@@ -8,7 +8,7 @@ from functools import lru_cache
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from kernbench.clock import Handle, user_site
+from kernbench.clock import user_site
 from kernbench.errors import RankFailedError, UnknownNameError, UsageError, nearest
 from kernbench.runtime_api.collectives.collective import Collective
 from kernbench.runtime_api.collectives.work import Signature, Work
@@ -487,24 +487,17 @@ class Distributed(Groups):
         site = user_site()
         if run.keeper is not None:
             run.keeper.host_launch(signature.op, state.sip_id)
-        run.pass_launch_time(state, signature.op)
+        run.pass_launch_time(state, signature.op, 0 if run.lines is None else run.lines.at(site))
         return Work(run, signature, inputs, outputs, site, sent, taken)
 
     def _arrive(self, meeting: Collective, position: int, work: Work, channel: Any) -> None:
         """Bring the rank's part to the meeting, after its stream and the channel's last call."""
         state = self._run.rank_state
-        after: list[Handle] = []
-        tail = self._run.queue_for(state.sip_id).tail
-        if tail is not None:
-            after.append(tail)
+        queue = self._run.queue_for(state.sip_id)
         if self._run.ordering is not None:
-            self._run.ordering.arrive(work, state, self._run.queue_for(state.sip_id), channel)
-        before = state.channel_tails.get(channel)
-        if before is not None:
-            after.append(before)
-        state.channel_tails[channel] = work
+            self._run.ordering.arrive(work, state, queue, channel)
+        after = state.put_behind(channel, queue, work)
         if self._run.keeper is not None:
-            queue = self._run.queue_for(state.sip_id)
             self._run.keeper.arrives(meeting, position, work, channel, queue, work.touched)
         meeting.arrive(position, work, after)
 

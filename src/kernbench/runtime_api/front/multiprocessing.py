@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernbench.clock import Carrier, Rank, Timer, on_greenlet, raised_at, wait_line
-from kernbench.errors import DeadlockError, RankFailedError, UsageError, exit_call
+from kernbench.errors import (
+    DeadlockError,
+    RankDiedError,
+    RankFailedError,
+    UsageError,
+    exit_call,
+)
 from kernbench.lazy import LAZY_HELP, lazy_kind, refuse_lazy_result
 from kernbench.runtime_api.base.rank_state import RankState
 
@@ -17,6 +25,7 @@ if TYPE_CHECKING:
 CarrierOf = Callable[[int], Carrier]
 """What each rank runs on, by its number."""
 
+_PS_PER_S = 10**12
 _START_METHODS = ("spawn", "fork", "forkserver")
 
 
@@ -59,6 +68,9 @@ class SpawnContext:
         self._joined = False
         self._thresholds: tuple[int, int, int] | None = None
         """Thresholds of Python's garbage collector before the ranks started."""
+        self._deaths: list[Timer] = []
+        """Deaths that the machine's scenario has in store."""
+        self._died: dict[int, RankDiedError] = {}
 
     def start(
         self, fn: Callable[..., Any], args: tuple[Any, ...], nprocs: int, carrier_of: CarrierOf
@@ -77,8 +89,33 @@ class SpawnContext:
                     rank, _body(fn, rank, args), self._rank_ended, state, carrier_of(rank)
                 )
             )
+        self._let_die(nprocs)
         if self._run.keeper is not None:
             self._run.keeper.spawns(self, self._ranks, self._spawn_id)
+
+    def _let_die(self, nprocs: int) -> None:
+        """Schedule the deaths of the scenario that are still to come."""
+        simulation = self._run.simulation
+        for death in self._run.machine.spec.scenario.deaths:
+            if death.rank >= nprocs:
+                raise UsageError(
+                    f"scenario.deaths names rank {death.rank}, but {nprocs} ranks were started "
+                    f"(0 to {nprocs - 1})"
+                )
+            at_ps = round(death.at_s * _PS_PER_S)
+            if at_ps >= simulation.now_ps:
+                timer = simulation.timer(at_ps - simulation.now_ps, f"rank {death.rank}'s death")
+                timer.when_done(partial(self._die, self._ranks[death.rank], death.at_s))
+                self._deaths.append(timer)
+
+    def _die(self, rank: Rank, at_s: Fraction, _: object) -> None:
+        """End a rank by a fault."""
+        if rank.alive:
+            self._died[rank.rank_id] = RankDiedError(
+                f"rank {rank.rank_id} died at {float(at_s):g} s, as scenario.deaths says; "
+                "--max-restarts N starts all ranks again"
+            )
+            rank.abort()
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
         """Run until every rank has returned; returns True. Timeouts are accepted and ignored.
@@ -122,6 +159,11 @@ class SpawnContext:
         for rank in self._ranks:
             if rank.alive:
                 rank.kill()
+        for death in self._deaths:
+            if not death.done:
+                # The clock need not go there.
+                self._run.simulation.cancel(death)
+        self._deaths.clear()
         thresholds, self._thresholds = self._thresholds, None
         if thresholds is not None and gc.get_threshold() == _scaled(thresholds, len(self._ranks)):
             gc.set_threshold(*thresholds)
@@ -147,6 +189,7 @@ class SpawnContext:
 
     def _rank_ended(self, rank: Rank) -> None:
         self._num_alive -= 1
+        rank.error = self._died.get(rank.rank_id, rank.error)
         error = rank.error
         if isinstance(error, SystemExit) and not rank.aborted and error.code not in (None, 0):
             rank.error = RankFailedError(f"rank {rank.rank_id} called {exit_call(error)}")
@@ -190,7 +233,7 @@ class SpawnContext:
                 for note in self._waited:
                     error.add_note(note)
                 raise error
-            if rank.aborted:
+            if rank.aborted and rank.rank_id not in self._died:
                 if not isinstance(error, RankFailedError):
                     while_cleaning_up.append(
                         f"rank {rank.rank_id} raised {type(error).__name__} while it was ended: "
@@ -310,6 +353,7 @@ class StartedRanks:
                 f"{machine.name} has {machine.num_sips} SIPs for them; start fewer, or name a "
                 f"larger machine (--machine NAME:{number + 1})"
             )
+        self._run.world_size = max(self._run.world_size, number + 1)
         made = StartedRank(self._run, self._spawn_id, number)
         self._ranks.append(made)
         return made
@@ -398,6 +442,7 @@ class Multiprocessing:
             raise UsageError(f"spawn needs a function to run, but got {fn!r}")
         if (kind := lazy_kind(fn)) is not None:
             raise UsageError(f"spawn was given {fn.__qualname__}, {kind}; {LAZY_HELP}")
+        run.world_size = max(run.world_size, nprocs)
         context = SpawnContext(run, self._num_spawns)
         self._num_spawns += 1
         self._latest = context
@@ -411,6 +456,11 @@ class Multiprocessing:
             UsageError: There is no SIP for it, a spawn is under way, or a rank asks for it.
         """
         self._check_starts("a process was started")
+        if self._run.machine.spec.scenario.deaths:
+            raise UsageError(
+                "scenario.deaths is for ranks that are started together, by torchrun or spawn, but "
+                "the program starts processes one by one"
+            )
         latest = self._latest
         if not isinstance(latest, StartedRanks) or not latest.alive:
             if any(rank.alive for rank in self._run.simulation.ranks):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kernbench.clock import StreamCommand, UserSite, on_greenlet
 from kernbench.errors import UsageError
 from kernbench.kernel_time import KernelOperand, meet_operands
-from kernbench.runtime_api.base.actions import Action
+from kernbench.runtime_api.base.actions import ON_HANDLES, Action
 from kernbench.runtime_api.base.streams import Marker, WaitFor
 from kernbench.runtime_api.base.transfers import DeviceCommand
 from kernbench.runtime_api.collectives.collective import Collective
@@ -24,16 +24,10 @@ if TYPE_CHECKING:
     from kernbench.clock import Handle, Stream
     from kernbench.collectives import Schedule
     from kernbench.op_log import Template
+    from kernbench.runtime_api.base.folding import CollectiveTimes, Place
     from kernbench.runtime_api.base.rank_state import RankState
     from kernbench.saved import Actions
 
-ON_HANDLES = frozenset(
-    (
-        Action.BLOCK, Action.POLL, Action.STREAM_WAITS, Action.STREAM_IS_BEHIND,
-        Action.HOST_STREAM_WAITS, Action.HOST_WAIT, Action.WAIT_DATA, Action.GRAPH_STREAM_WAITS,
-    )
-)  # fmt: skip
-"""The actions whose first two numbers are a handle."""
 _WIDTH = 4
 P = TypeVar("P", bound="PlayedPart")
 
@@ -104,6 +98,8 @@ class Player:
         self.streams = self._make_streams(given["streams"])
         self._meeting_of = given["meetings"]
         self._meetings: dict[int, Collective] = {}
+        self.num_kept = 0
+        """Of how many meetings, those with the lowest numbers, it is asked when they ran."""
         self._actors = actions.actors
         self._wanted = _wanted(actions)
         self._handles: dict[tuple[int, int], Handle] = {}
@@ -116,6 +112,10 @@ class Player:
         self.nobody_waits = False
         """Whether a collective begins for each rank when that rank comes to it."""
         self._lone_times_ps: dict[Any, int] = {}
+        self._memory_events: dict[int, dict[int, list[int]]] = {}
+        """Events of memory that come before an action, by its actor and its place."""
+        self.memory_times_ps: dict[int, int] = {}
+        """When they happened, by their numbers."""
         self.kept = dict.fromkeys(
             each["name"] for each in self.works if each["kind"] == "decided by data"
         )
@@ -144,11 +144,28 @@ class Player:
         actor, do, state = self._actors[number], self.do, self.run.rank_state
         wanted = self._wanted.get(number, set())
         values = iter(actor.values)
+        events = self._memory_events.get(number, {})
+        place = -1
         for place, (action, a, b, c) in enumerate(zip(*[values] * _WIDTH, strict=True)):
+            if place in events:
+                self._note(events[place], state)
             made = do[action](state, a, b, c)
             if place in wanted:
                 assert made is not None
                 self._handles[number, place] = made
+        self._note(events.get(place + 1, ()), state)
+
+    def keep_memory(self, events: Any) -> None:
+        """Note when memory is allocated and freed: rows of a number, an actor and a place."""
+        for number, actor, place in events.tolist():
+            self._memory_events.setdefault(actor, {}).setdefault(place, []).append(number)
+
+    def _note(self, events: Sequence[int], state: RankState) -> None:
+        self.memory_times_ps.update(dict.fromkeys(events, self.time_ps(state)))
+
+    def time_ps(self, state: RankState) -> int:
+        """Return the time up to which a rank has come."""
+        return self.run.simulation.now_ps
 
     def _make_streams(self, given: Sequence[Sequence[int]]) -> list[Stream]:
         devices, machine = self.run.devices, self.run.machine
@@ -240,14 +257,7 @@ class Player:
         given = self.works[work]
         part = self.part_of(work, given, PlayedPart)
         part.spans = self.tuples[spans]
-        after: list[Handle] = []
-        tail = self.streams[given["stream"]].tail
-        if tail is not None:
-            after.append(tail)
-        before = state.channel_tails.get(given["channel"])
-        if before is not None:
-            after.append(before)
-        state.channel_tails[given["channel"]] = part
+        after = state.put_behind(given["channel"], self.streams[given["stream"]], part)
         self.meet(meeting).arrive(given["position"], part, after)
         return part
 
@@ -265,7 +275,15 @@ class Player:
             found = self._meetings[meeting] = Collective(
                 self.run, given["title"], tuple(given["ranks"]), given["timeout_ps"], given["call"]
             )
+            found.keeps_placement = meeting < self.num_kept
         return found
+
+    def placements(self) -> Iterator[tuple[Place, CollectiveTimes]]:
+        """Yield when the meetings ran that this is asked of, in the order of their numbers."""
+        for number in range(self.num_kept):
+            found = self._meetings.get(number)
+            if found is not None and found.placement is not None:
+                yield (found.title, found.ranks), found.placement
 
     def part_of(self, work: int, given: Mapping[str, Any], kind: type[P]) -> P:
         """Return a new part of the calling rank."""
@@ -299,7 +317,11 @@ class Player:
     def _spawn(self, state: RankState, first: int, count: int, number: int) -> None:
         spawn = SpawnContext(self.run, number)
         self._spawns.append(spawn)
-        spawn.start(lambda rank: self.play(first + rank), (), count, lambda _: on_greenlet)
+        folding = self.run.folding
+        running = range(count) if folding is None else folding.running
+        actors = dict(zip(running, range(first, first + count), strict=True))
+        nprocs = count if folding is None else folding.num_ranks
+        spawn.start(lambda rank: self.play(actors[rank]), (), nprocs, lambda _: on_greenlet)
 
     def _join(self, state: RankState, spawn: int, _: int, __: int) -> None:
         self._spawns[spawn].join()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from kernbench.commands import Assert, Atomic, DmaWrite, KernelTrace, Print, access_of
 from kernbench.errors import NeedsDataError, UsageError, nearest
 from kernbench.kernel_ir import makes_pointers
 from kernbench.kernel_time import Tables, gathered_params, kernel_operands
+from kernbench.logs import logger
 from kernbench.runtime_api.launches.kept_plans import trace_bytes
 from kernbench.runtime_api.launches.live_launch import LivePlan
 from kernbench.runtime_api.launches.tables import tables_of
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
         KernelEngine,
     )
     from kernbench.triton_backend import KernelBinary
+
+_LOG = logger("plan")
 
 
 class KernelPlan:
@@ -155,12 +159,16 @@ class KernelEntry:
         self, engine: KernelEngine, grid: Grid, ints: Mapping[int, int]
     ) -> KernelPlan | LivePlan:
         """Return a new plan for a grid and integers by parameter."""
+        begun_s = perf_counter()
         try:
             trace = engine.evaluate(self.binary, grid, ints)
         except NeedsDataError as reason:
+            _LOG.debug("%s on grid %s decides by data: %s", self.name, grid, reason)
             # A traceback would keep every tensor of the launch alive as long as the kernel.
             return LivePlan(self, grid, ints, reason.with_traceback(None))
-        return KernelPlan(engine, self, trace, grid, ints)
+        plan = KernelPlan(engine, self, trace, grid, ints)
+        _LOG.debug("%s on grid %s: planned in %.3f s", self.name, grid, perf_counter() - begun_s)
+        return plan
 
     def _ints(self, args: tuple[Any, ...]) -> Mapping[int, int]:
         found = {}

@@ -190,7 +190,8 @@ class KernelLauncher:
         if run.keeper is not None:
             launched = (plan, policies, name, state.launch_attributes, tables)
             run.keeper.launches(launch, launched, describe_launch, state.sip_id)
-        run.pass_launch_time(state, name)
+        line = 0 if run.lines is None else run.lines.that_made(written)
+        run.pass_launch_time(state, name, line)
         for buffer in written:
             buffer.last_writer = launch
         state.last_launch = launch

@@ -73,11 +73,21 @@ def describe_html(tensor: Tensor) -> str:
     if not tensor.context.run.can_read(tensor) or tensor.ndim > 2 or not tensor.numel():
         return f"<pre>{escape(head)}\n{escape(describe(tensor))}</pre>"
     rows = np.atleast_2d(read(tensor, "__repr__"))
+    corner = rows[:_CORNER, :_CORNER]
+    shown = [[_cell(value) for value in row] for row in _as_python(corner)]
+    if rows.shape[1] > _CORNER:
+        shown = [[*row, "\u2026"] for row in shown]
+    if rows.shape[0] > _CORNER:
+        shown.append(["\u2026"] * len(shown[0]))
     cells = "".join(
-        "<tr>" + "".join(f"<td>{value:.6g}</td>" for value in row[:_CORNER].tolist()) + "</tr>"
-        for row in rows[:_CORNER].astype(np.float64)
+        "<tr>" + "".join(f'<td style="text-align:right">{each}</td>' for each in row) + "</tr>"
+        for row in shown
     )
     return f"<p>{escape(head)}</p><table>{cells}</table>"
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _as_python(array: Array) -> Any:

@@ -37,6 +37,7 @@ TABLE: dict[str, Numeric] = {
     "tt.mulhiui": on_unsigned(mul_high),
     "tt.clampf": Numeric(build=_clamp),
     "tt.extern_elementwise": Numeric(build=_extern),
+    "tt.elementwise_inline_asm": Numeric(build=_extern),
     "tt.fp_to_fp": Numeric(
         build=conversions.between_floats, build_into=conversions.into_rounded, may_share=True
     ),

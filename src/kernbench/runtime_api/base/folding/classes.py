@@ -6,38 +6,29 @@ one of them is enough; in a pipeline each stage is a class of its own (ADR-0166)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from kernbench.errors import UsageError
+from kernbench.runtime_api.base.folding.axes import RankAxis, axes_of, axis_of, shown
 
 if TYPE_CHECKING:
     from kernbench.collectives import Schedule
     from kernbench.links import Network
     from kernbench.op_log import Column, Template
+    from kernbench.runtime_api.base.folding.timetable import Timetable
+    from kernbench.runtime_api.base.run import Run
 
 
 class Arrived(Protocol):
     """A rank's part in a collective."""
 
+    rank: int
     ready_ps: int
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class RankAxis:
-    """Numbers of ranks along one dimension of a mesh: ``size`` of them, ``stride`` apart."""
-
-    stride: int
-    size: int
-
-    def position(self, rank: int) -> int:
-        """Return where a rank is on the axis."""
-        return rank // self.stride % self.size
 
 
 class MustSplitError(UsageError):
@@ -61,12 +52,37 @@ class Folding:
         """Collectives of which some groups share links, and the latest counts for all."""
         self.unseen: set[str] = set()
         """Collectives of groups whose replicas are not known, which could share links."""
+        self.levelled: dict[str, int] = {}
+        """By how much at most collectives held up ranks that end them before others, by name."""
+        self.placements: Timetable | None = None
+        """When collectives run with all ranks, where that is known."""
+        self.why_not = ""
+        """Why it is not known."""
+        self.has_host_times = False
+        """Whether the Python of hosts takes time."""
         self.running = tuple(sorted({self.representative(rank) for rank in range(num_ranks)}))
         """The ranks that run."""
         self._found_rivals: dict[object, tuple[tuple[int, ...], ...]] = {}
         self._logged: dict[Template, tuple[tuple[int, ...], Template]] = {}
         self._positions = lru_cache(maxsize=None)(self._find_positions)
-        self.replicas = lru_cache(maxsize=None)(self._find_replicas)
+
+    def begin(self, run: Run) -> None:
+        """Let a run that has not begun run these ranks alone."""
+        run.folding = self
+        self.has_host_times = run.machine.spec.host is not None
+        run.op_log.running = self.running
+        run.remarks.append(self.remarks)
+
+    def described(self) -> dict[str, Any]:
+        """Return what it takes to make it again, by :meth:`of`."""
+        axes = [(axis.stride, axis.size) for axis in self.axes]
+        return {"num_ranks": self.num_ranks, "axes": axes, "base": self.base}
+
+    @classmethod
+    def of(cls, described: Mapping[str, Any]) -> Folding:
+        """Return the folding that :meth:`described` describes."""
+        axes = tuple([RankAxis(*axis) for axis in described["axes"]])
+        return cls(described["num_ranks"], axes, described["base"])
 
     def representative(self, rank: int) -> int:
         """Return the rank that runs for a rank."""
@@ -96,6 +112,19 @@ class Folding:
             for position, each in enumerate(ranks)
             if each != rank and self.representative(each) == rank
         )
+
+    def group_of(self, ranks: tuple[int, ...], rank: int) -> tuple[int, ...] | None:
+        """Return the group of ``rank`` that does what ``ranks``, one of whoever runs for it, does.
+
+        None if that is not known: the group is no row of a mesh of all ranks.
+        """
+        if rank in ranks:
+            return ranks
+        axes = axes_of(ranks, self.num_ranks)
+        if axes is None:
+            return None
+        first = rank - sum(axis.position(rank) * axis.stride for axis in axes)
+        return tuple([each - min(ranks) + first for each in ranks])
 
     def check_pair(self, ranks: tuple[int, ...], rank: int, peer: int) -> None:
         """Refuse a send or a receive between ranks of a group that one rank runs for.
@@ -136,7 +165,7 @@ class Folding:
         their SIPs.
         """
         ranks, sips = placed
-        starts_ps = tuple([work.ready_ps for work in works])
+        starts_ps, alone_ps = tuple([work.ready_ps for work in works]), ends_ps
         for other in self._rivals(network, schedule, protocol, ranks, sips):
             on = tuple([sip - ranks[0] + other[0] for sip in sips])
             rival = network.run(schedule, on, starts_ps, protocol)
@@ -144,6 +173,9 @@ class Folding:
         latest: dict[Arrived, int] = {}
         for work, end_ps in zip(works, ends_ps, strict=True):
             latest[work] = max(end_ps, latest.get(work, 0))
+        held_ps = max(latest[work] - end_ps for work, end_ps in zip(works, alone_ps, strict=True))
+        if held_ps:
+            self.levelled[schedule.op] = self.levelled.get(schedule.op, 0) + held_ps
         return tuple([latest[work] for work in works])
 
     def _rivals(
@@ -176,9 +208,9 @@ class Folding:
                 self.sharing.add(schedule.op)
         return found
 
-    def _find_replicas(self, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
+    def replicas(self, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
         """Return the other groups that do what a group does; None if they are not known."""
-        axes = _axes_of(ranks, self.num_ranks)
+        axes = axes_of(ranks, self.num_ranks)
         if axes is None:
             return None
         if self.num_ranks == len(ranks):
@@ -200,13 +232,33 @@ class Folding:
             known = self._logged[template] = positions, _part_of(template, positions)
         return known[1]
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether ranks that ran took as long as in a run of all."""
+        if self.placements is not None:
+            return not self.placements.differing
+        return not self.levelled and not self.unseen
+
     def remarks(self) -> list[str]:
         """Return what a report says about it."""
         running = shown(self.running)
         lines = [
             f"folded: {len(self.running)} of {self.num_ranks} ranks ran ({running}); each of the "
-            "others is taken to do what one of them does, at the same time"
+            "others is taken to do what one of them does"
         ]
+        if self.is_exact:
+            lines.append("folded: they took as long as with all ranks, to the picosecond")
+            if self.has_host_times:
+                lines.append(
+                    "folded: but for Python that libraries run once per process: with all ranks, "
+                    "one of them pays it for all"
+                )
+            return lines
+        if self.placements is not None:
+            lines.append(
+                f"folded: {self.placements.differing} came at another time than with all ranks, "
+                "as the program does other things at other times"
+            )
         lines += [
             f"folded: groups that {each} at one time share links; the latest of them counts"
             for each in sorted(self.sharing)
@@ -215,6 +267,14 @@ class Folding:
             f"folded: other groups that {each} at the same time are not known, and take no links"
             for each in sorted(self.unseen)
         ]
+        if self.levelled:
+            held_us = sum(self.levelled.values()) / 1_000_000
+            lines.append(
+                f"folded: ranks end {', '.join(self.levelled)} at different times, and go on with "
+                f"the last: with all ranks the run is shorter, by up to {held_us:,.3g} us"
+            )
+        if self.why_not:
+            lines.append(f"folded: what others do was not done again, as {self.why_not}")
         return lines
 
 
@@ -234,58 +294,14 @@ def _part_of(template: Template, positions: tuple[int, ...]) -> Template:
             found[name] = numbers[found[name]]
         return found
 
-    hbm_bytes = sum(shares[position] for position in positions)
+    kept_shares = tuple(shares[position] for position in positions)
     return replace(
         template,
         make_rows=make_rows,
-        hbm_bytes=hbm_bytes,
-        hbm_bytes_by_rank=tuple(shares[position] for position in positions),
+        hbm_bytes=sum(kept_shares),
+        hbm_bytes_by_rank=kept_shares,
         flops=template.flops * len(positions) // num_ranks,
         energy_pj={
             part: pj * len(positions) // num_ranks for part, pj in template.energy_pj.items()
         },
     )
-
-
-def axis_of(ranks: tuple[int, ...], num_ranks: int) -> RankAxis | None:
-    """Return the axis that a group's ranks are one row of, or None.
-
-    The rows of an axis cover all ranks, so that ``stride * size`` divides their number.
-    """
-    axes = _axes_of(ranks, num_ranks)
-    return axes[0] if axes is not None and len(axes) == 1 else None
-
-
-def _axes_of(ranks: Sequence[int], num_ranks: int) -> tuple[RankAxis, ...] | None:
-    """Return the axes that span a group, in whatever mesh of all ranks has them; None if none."""
-    offsets = sorted(rank - min(ranks) for rank in ranks)
-    axes: list[RankAxis] = []
-    spanned = [0]
-    while len(spanned) < len(offsets):
-        stride = offsets[len(spanned)]
-        size = 1
-        while len(spanned) * size < len(offsets) and _is_next(offsets, spanned, stride * size):
-            size += 1
-        if size == 1 or len(offsets) % (len(spanned) * size):
-            return None
-        spanned = [stride * step + each for step in range(size) for each in spanned]
-        axes.append(RankAxis(stride, size))
-    if spanned != offsets or any(num_ranks % (axis.stride * axis.size) for axis in axes):
-        return None
-    if any(low.stride * low.size > high.stride for low, high in pairwise(axes)):
-        return None
-    return tuple(axes) if all(axis.position(min(ranks)) == 0 for axis in axes) else None
-
-
-def _is_next(offsets: list[int], spanned: list[int], start: int) -> bool:
-    """Return whether the next offsets are those before, from another start."""
-    count = len(spanned)
-    index = next((at for at, each in enumerate(offsets) if each == start), len(offsets))
-    return [each - start for each in offsets[index : index + count]] == spanned
-
-
-def shown(ranks: Sequence[int]) -> str:
-    """Return a list of ranks in few words."""
-    if len(ranks) <= 8:
-        return ", ".join(map(str, ranks))
-    return f"{ranks[0]}, {ranks[1]}, {ranks[2]}, ... {ranks[-1]}"

@@ -1,0 +1,26 @@
+"""What the lines of a run's program caused: which launched each command, which had its hosts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernbench.op_log.log import Site
+
+UNKNOWN_SITE: Site = ("", 0)
+
+
+@dataclass(slots=True)
+class ProgramLines:
+    """Lines of the program (not of kernbench or of libraries), by what they caused (ADR-0172).
+
+    Collectives are not among the commands: ``OpLog.sites`` has their lines, rank by rank.
+    """
+
+    sites: list[Site] = field(default_factory=lambda: [UNKNOWN_SITE])
+    """What numbers stand for; number 0 is no line of the program."""
+    of_commands: dict[int, int] = field(default_factory=dict)
+    """By launch id, the number of the line that launched it."""
+    of_spans: list[int] = field(default_factory=list)
+    """By position in ``OpLog.host_spans``, the number of the line at which the host was."""

@@ -1,0 +1,123 @@
+"""Notes which lines of the program launch commands and keep hosts busy."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kernbench.clock import is_of_program
+from kernbench.op_log import ProgramLines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import CodeType, FrameType
+
+    from kernbench.clock import StreamCommand, UserSite
+    from kernbench.memory import Buffer, LiveAllocation
+    from kernbench.op_log import OpLog, Site
+    from kernbench.runtime_api.base.recorder import Recorder
+
+_NOWHERE = 0
+Place = tuple["CodeType", int]
+
+
+class LineRecorder:
+    """Writes to a run's log which line of the program each span of a host is of.
+
+    A command is of the line whose host launched it last: that is logged before the command is
+    enqueued, and no other rank runs in between.
+    """
+
+    def __init__(self, log: OpLog, recorder: Recorder) -> None:
+        log.program_lines = lines = ProgramLines()
+        self._lines = lines
+        self._put = log.plain_spans.extend
+        self._put_line = lines.of_spans.append
+        self._keep_line = lines.of_commands.setdefault
+        self.latest = _NOWHERE
+        """The number of the line that has launched something last."""
+        self.made: tuple[LiveAllocation, Site] | None = None
+        """The result that an operation has allocated since the last span, and on which line."""
+        self.known = _NOWHERE
+        """The number of the next span's line, where that is known."""
+        self.find: Callable[[FrameType | None], int] = self.innermost
+        """Returns the number of the line of the program that runs, from a frame on."""
+        self._numbers = {site: number for number, site in enumerate(lines.sites)}
+        self._places: dict[tuple[int, int], int] = {}
+        """Numbers by the identity of code, whose own hash is slow, and line."""
+        self._is_ours: dict[str, bool] = {}
+        """Whether a file is not the program's: texts know their hash, and code does not."""
+        recorder.span = self.span
+
+    def span(self, values: tuple[Any, ...]) -> None:
+        """Log a span of host time, and the line at which the host is."""
+        self._put(values)
+        number = self.known
+        if number:
+            self.known = _NOWHERE
+        else:
+            number = self.find(sys._getframe(1))
+        self.made = None
+        self.latest = number
+        self._put_line(number)
+
+    def at(self, site: UserSite) -> int:
+        """Return the number of a line that was found already; 0: none of the program."""
+        return self._number_of((site.file, site.line)) if is_of_program(site.file) else _NOWHERE
+
+    def that_made(self, buffers: Iterable[Buffer]) -> int:
+        """Return the number of the line of a launch that writes some buffers; 0: not known.
+
+        An operation of kernbench that has just allocated its result launches what writes it: the
+        line of both is the same, and stacks are slow to walk.
+        """
+        if self.made is not None:
+            made, site = self.made
+            self.made = None
+            for each in buffers:
+                if each.allocation is made:
+                    return self._number_of(site)
+        return _NOWHERE
+
+    def ended(self, command: StreamCommand) -> None:
+        """Note the line of a command that has its number in the log.
+
+        What is not logged has the number of what it waited for, which is known by then.
+        """
+        if command.ended_by > 0:
+            self._keep_line(command.ended_by, command.caller)
+
+    def launched(self, first: int, callers: list[int]) -> None:
+        """Note the lines of commands with consecutive numbers."""
+        self._lines.of_commands.update(enumerate(callers, first))
+
+    def innermost(self, frame: FrameType | None) -> int:
+        """Return the number of the innermost line that is the program's own."""
+        is_ours = self._is_ours
+        while frame is not None:
+            file = frame.f_code.co_filename
+            try:
+                if is_ours[file]:
+                    frame = frame.f_back
+                    continue
+            except KeyError:
+                is_ours[file] = not is_of_program(file)
+                continue
+            return self.number(frame.f_code, frame.f_lineno)
+        return _NOWHERE
+
+    def number(self, code: CodeType, line: int) -> int:
+        """Return the number of a line of code that the caller keeps."""
+        place = (id(code), line)
+        found = self._places.get(place)
+        if found is None:
+            found = self._places[place] = self._number_of((code.co_filename, line))
+        return found
+
+    def _number_of(self, site: Site) -> int:
+        found = self._numbers.get(site)
+        if found is None:
+            found = self._numbers[site] = len(self._lines.sites)
+            self._lines.sites.append(site)
+        return found
