@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from kernbench.report import IdleParts, Report, accuracy_line, published_errors
 from kernbench.report.accuracy import accuracy_of
 from kernbench.runtime_api import RuntimeContext
 
+ROOT = Path(__file__).parents[2]
 GEMM = "device,op,dtype,m,n,k,time_us,source\n"
 
 
@@ -94,3 +96,31 @@ def test_the_hosts_share_is_all_that_devices_wait_for(monkeypatch: pytest.Monkey
     rank: Any = {"time_ns": 0.03, "compute_ns": 0.0, "comm_exposed_ns": 0.0}
     (found,) = accuracy_of(OpLog(), machine, [rank], [])
     assert found == {"family": "host", "share": 0.5, "error_percent": 9.5, "rows": 7}
+
+
+def test_published_errors_are_those_of_the_page() -> None:
+    """By machine and category: rows, and means weighted by rows, of the page's table of errors."""
+    page = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
+    on_page = defaultdict[tuple[str, str], list[float]](lambda: [0, 0.0])
+    for line in page[page.index("\n## Errors") :].splitlines():
+        cells = [each.strip() for each in line.strip("|").split("|")]
+        if len(cells) < 9 or cells[1] not in presets() or cells[6] == "-":
+            continue
+        rows = int(cells[4]) - int(cells[5])
+        sums = on_page[presets().machine_of(cells[1]).spec.name, cells[0]]
+        sums[0] += rows
+        sums[1] += rows * float(cells[6])
+    published = defaultdict[tuple[str, str], list[float]](lambda: [0, 0.0])
+    categories = {"narrow gemm": "gemm", "quantize": "membound"}
+    for machine, families in published_errors().items():
+        for family, (rows, error) in families.items():
+            sums = published[machine, categories.get(family, family)]
+            sums[0] += rows
+            sums[1] += rows * error
+    # No kernel is of a program, and the host's rows are some of theirs.
+    compared = [key for key in published if key[1] not in ("host", "programs")]
+    assert len(compared) > 40
+    for key in compared:
+        (count, error), (count_there, error_there) = published[key], on_page[key]
+        assert count == count_there, key
+        assert error / count == pytest.approx(error_there / count_there, abs=0.1), key

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kernbench.analysis import critical_path
 from kernbench.hardware import load_machine
-from kernbench.memory import Allocation, AllocationLog
+from kernbench.memory import AllocationLog
 from kernbench.op_log import HostRange, HostSpan, OpLog
 from kernbench.report import write_trace
 from tests.logs import LogBuilder, kernel, ring, small_log
@@ -153,10 +153,7 @@ def test_the_memory_counter_has_every_peak(tmp_path: Path) -> None:
     log.allocations = allocations = AllocationLog()
     size = 1 << 20
     for number in range(3_000):
-        made = Allocation(
-            0, 1, size, size, allocations.next_event(), 1_000_000 * number, "x", (), ""
-        )
-        allocations.entries.append(made)
+        made = allocations.began(0, 1, size, size, 1_000_000 * number, "x", (), "")
         if number != 1_717:
             allocations.ended(made, 1_000_000 * number + 500_000)
     events = traced(log, tmp_path)

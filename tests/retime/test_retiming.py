@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,15 @@ import triton
 import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from kernbench import DPPolicy, RuntimeContext, ops
+from kernbench.cli.app import app
 from kernbench.errors import KernbenchError, MachineError, UsageError
-from kernbench.hardware import Machine, load_machine, set_keys
+from kernbench.hardware import Machine, divided_machine, load_machine, set_keys
+from kernbench.memory import FIELDS
 from kernbench.op_log import OpLog
+from kernbench.retime import Retiming
 from kernbench.runtime_api import SpawnException
 from kernbench.saved import load_run, save_run
 from tests.interleaved import live_kernels as kernels
@@ -206,3 +211,79 @@ def test_what_cannot_be_done_again_is_refused(kept: Any, tmp_path: Path) -> None
         retime(kept, changed("ahbm:2", "sip.cube.hbm_gib=0.0001"))
     with pytest.raises(MachineError, match="no key"):
         changed("ahbm:2", "sip.nothing=2x")
+
+
+def rows_of_memory(log: OpLog) -> list[tuple[Any, ...]]:
+    assert log.allocations is not None
+    return [(str(each.module), each.phase, *(getattr(each, name) for name in FIELDS[:9]),
+             each.end, each.end_ps, each.file, each.line)
+            for each in log.allocations.entries]  # fmt: skip
+
+
+@pytest.mark.adr("0155-D1")
+def test_the_record_of_memory_has_the_times_of_the_other_machine(tmp_path: Path) -> None:
+    def run(machine: Machine, *, keeps: bool) -> RuntimeContext:
+        with RuntimeContext(machine, 2, data=False, record_memory=True) as torch:
+            if keeps:
+                torch.keep_actions()
+            torch.multiprocessing.spawn(mixed_without_data, (torch,), nprocs=2)
+        return torch
+
+    first = load_machine("ahbm", 2)
+    kept = run(first, keeps=True)
+    save(kept, tmp_path / "run")
+    saved = load_run(tmp_path / "run")
+    slower = set_keys(first, ["sip.host_launch_us=3x", "links.bandwidth_gbps=0.1x"])[0]
+    for machine, expected in ((first, kept), (slower, run(slower, keeps=False))):
+        retiming = Retiming(saved, machine, keeps_memory=True)
+        with retiming.context:
+            retiming.work()
+        log = retiming.context.op_log
+        assert_same(log, expected.op_log)
+        assert rows_of_memory(log) == rows_of_memory(expected.op_log)
+        save(retiming.context, tmp_path / "again")
+        assert rows_of_memory(load_run(tmp_path / "again").log) == rows_of_memory(log)
+    assert Retiming(saved, first).context.op_log.allocations is None
+
+
+def mixed_without_data(rank: int, torch: Any) -> None:
+    torch.distributed.init_process_group()
+    x = torch.zeros(256, 256)
+    for times in range(3):
+        for _ in range(times * rank):
+            x = ops.gelu(x @ x)
+        torch.distributed.all_reduce(x)
+    torch.ahbm.synchronize()
+    del x
+    torch.zeros(64)
+
+
+def exchanging(rank: int, torch: Any) -> None:
+    torch.distributed.init_process_group()
+    for _ in range(2):
+        torch.distributed.all_reduce(torch.zeros(1 << 16))
+
+
+def test_ranks_are_divided_among_other_nodes(tmp_path: Path) -> None:
+    def program(torch: Any) -> None:
+        torch.multiprocessing.spawn(exchanging, (torch,), nprocs=8)
+
+    log, saved = run_and_keep(program, "h100-sxm:8", tmp_path / "run", ranks=8)
+    divided = divided_machine(saved.machine, 4, "--ranks-per-node 4")
+    with RuntimeContext("h100-sxm:2x4", 8) as torch:
+        program(torch)
+    assert torch.op_log.end_ps > log.end_ps
+    assert_same(retime(saved, divided).op_log, torch.op_log)
+    # The other way round, what was between nodes comes to be inside.
+    save(retime(saved, divided), tmp_path / "divided")
+    assert_same(retime(load_run(tmp_path / "divided"), load_machine("h100-sxm:8")).op_log, log)
+    for wrong, said in ((0, "at least 1"), (3, "do not fill nodes of 3"), (16, "have 8")):
+        with pytest.raises(MachineError, match=f"--ranks-per-node {wrong}.*{said}"):
+            divided_machine(saved.machine, wrong, f"--ranks-per-node {wrong}")
+    with pytest.raises(MachineError, match="asks for nodes, but ahbm has none"):
+        divided_machine(load_machine("ahbm", 4), 2, "--ranks-per-node 2")
+    kept, out = str(tmp_path / "run"), str(tmp_path / "out.json")
+    done = CliRunner().invoke(app, ["retime", kept, "--ranks-per-node", "4", "--json", out])
+    assert done.exit_code == 0, done.output
+    assert "divided into nodes of 4 ranks" in done.output
+    assert json.loads(Path(out).read_text())["time_ns"] == torch.op_log.end_ps / 1000

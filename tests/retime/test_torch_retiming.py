@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,20 +11,25 @@ from typing import Any
 import pytest
 
 from kernbench import RuntimeContext
+from kernbench.analysis import memory_use
 from kernbench.errors import UsageError
 from kernbench.hardware import Machine, load_machine, set_keys
 from kernbench.op_log import OpLog
+from kernbench.retime import Retiming
 from kernbench.saved import SavedRun, load_run
 from kernbench.torch_bridge import run_torchrun
+from kernbench.torch_bridge.costs import kept_calls
 from tests.retime.retiming import assert_same, retime, save
 
 FOLDER = Path(__file__).parent / "programs"
 PROGRAMS = {"training": 2, "sharded": 4, "graphs": 1}
 
 
-def run(name: str, machine: Machine, *, keeps: bool = False) -> RuntimeContext:
+def run(
+    name: str, machine: Machine, *, keeps: bool = False, record_memory: bool = False
+) -> RuntimeContext:
     path, ranks = FOLDER / f"{name}.py", PROGRAMS[name]
-    context = RuntimeContext(machine, ranks, data=False, check=False)
+    context = RuntimeContext(machine, ranks, data=False, check=False, record_memory=record_memory)
     if keeps:
         context.keep_actions()
     code = compile(path.read_text(), str(path), "exec")
@@ -99,3 +105,42 @@ def test_graphs_take_the_time_of_another_machine(kept: Any) -> None:
 def test_python_that_was_not_counted_is_not_guessed(kept: Any) -> None:
     with pytest.raises(UsageError, match="h100-sxm has a host section, but the run was saved on"):
         retime(kept("graphs", "ahbm")[1], load_machine("h100-sxm", 1))
+
+
+@pytest.mark.adr("0155-D1")
+@pytest.mark.parametrize("machine", ["ahbm", "h100-sxm"])
+def test_the_record_of_memory_is_that_of_the_run(machine: str, tmp_path: Path) -> None:
+    context = run("training", load_machine(machine, 2), keeps=True, record_memory=True)
+    save(context, tmp_path / "run")
+    saved = load_run(tmp_path / "run")
+    retiming = Retiming(saved, saved.machine, keeps_memory=True)
+    with retiming.context:
+        retiming.work()
+    found = memory_use(retiming.context.op_log)
+    assert found["ranks"] == memory_use(context.op_log)["ranks"]
+    assert found["peak"] == memory_use(saved.log)["peak"]
+
+
+@pytest.mark.adr("0155-D1")
+def test_an_operation_that_is_gone_takes_as_long_as_it_did(kept: Any) -> None:
+    log, saved = kept("training", "ahbm")
+    works = [
+        {**each, "operation": ["aten::no_such_operation", ""]} if "operation" in each else each
+        for each in saved.actions.described["works"]
+    ]
+    actions = replace(saved.actions, described={**saved.actions.described, "works": works})
+    without = replace(saved)
+    without.__dict__["actions"] = actions
+    found = retime(without)
+    assert_same(found.op_log, log)
+    remarks = [line for ask in found.run.remarks for line in ask()]
+    assert any("take as long as they did: aten." in line for line in remarks)
+
+
+def test_operations_of_fsdp_are_there_without_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = list[str]()
+    monkeypatch.setattr(kept_calls, "import_module", imported.append)
+    given = {"kind": "operation", "operation": ["fsdp::no_such_operation", ""]}
+    with pytest.raises(AttributeError, match="no_such_operation"):
+        kept_calls.timing_of_call(None, given)  # type: ignore[arg-type]
+    assert imported == ["torch.distributed.fsdp"]

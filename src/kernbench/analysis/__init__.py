@@ -9,6 +9,11 @@ from kernbench.analysis.difference import (
     print_difference,
     slower_by,
 )
+from kernbench.analysis.difference_by_line import (
+    LineDifference,
+    difference_by_line,
+    print_difference_by_line,
+)
 from kernbench.analysis.energy import format_joules, no_energy, print_energy, saved_energy
 from kernbench.analysis.lines import (
     KernelLines,
@@ -25,6 +30,11 @@ from kernbench.analysis.memory import (
     peak_line,
     print_memory,
 )
+from kernbench.analysis.program_lines import (
+    ProgramReport,
+    print_program_lines,
+    program_lines,
+)
 from kernbench.analysis.tables import TableColumn, fitting_table
 from kernbench.analysis.why import Why, explain, print_why
 
@@ -36,7 +46,9 @@ __all__ = [
     "Contribution",
     "Difference",
     "KernelLines",
+    "LineDifference",
     "MemoryReport",
+    "ProgramReport",
     "Segment",
     "Spent",
     "TableColumn",
@@ -44,6 +56,7 @@ __all__ = [
     "attribution",
     "critical_path",
     "difference",
+    "difference_by_line",
     "explain",
     "fitting_table",
     "format_joules",
@@ -55,10 +68,13 @@ __all__ = [
     "no_energy",
     "peak_line",
     "print_difference",
+    "print_difference_by_line",
     "print_energy",
     "print_lines",
     "print_memory",
+    "print_program_lines",
     "print_why",
+    "program_lines",
     "saved_energy",
     "shown_lines",
     "slower_by",

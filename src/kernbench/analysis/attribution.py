@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,9 @@ OF_HOST = {
     "python": "host Python",
     "allocate": "allocator",
     "read": "host read",
+    "interruption": "host interrupted",
+    "restart": "restart",
+    "storage": "storage",
 }
 """The resource of a host's span, by its kind."""
 COPY, WAIT, IDLE, ENDED = "copy", "host wait", "idle", "after its end"
@@ -42,7 +46,7 @@ class Spent:
     time_ps: int
     site: Site = ("", 0)
     """A source line: where a kernel uses the resource longest, or where a collective's last rank
-    called it."""
+    called it. Of copies and hosts the program's, in a run that knows it."""
     detail: str = ""
     """Which link is busy longest, or which rank is waited for."""
 
@@ -54,6 +58,8 @@ class _Item:
     start_ps: int
     end_ps: int
     what: Instance | HostSpan
+    site: Site = _NOWHERE
+    """The line of the program, of what has none of its own."""
     is_late: bool = False
     """Of a collective: whether others had not come yet."""
 
@@ -89,9 +95,9 @@ def _levels(log: OpLog, ranks: int) -> dict[int, tuple[list[_Item], ...]]:
     found: dict[int, tuple[list[_Item], ...]] = {
         rank: ([], [], [], [], []) for rank in log.ranks_of(ranks)
     }
-    for span in log.host_spans:
+    for span, site in zip(log.host_spans, _lines_of_spans(log), strict=False):
         level = 0 if span.kind == "wait" else 1
-        found[span.rank][level].append(_Item(span.start_ps, span.end_ps, span))
+        found[span.rank][level].append(_Item(span.start_ps, span.end_ps, span, site))
     for each in log.instances:
         kind = each.template.kind
         last_ps = max(each.starts_ps)
@@ -100,12 +106,22 @@ def _levels(log: OpLog, ranks: int) -> dict[int, tuple[list[_Item], ...]]:
             if kind == "kernel":
                 levels[4].append(_Item(start_ps, end_ps, each))
             elif kind != "collective":
-                levels[2].append(_Item(start_ps, end_ps, each))
+                levels[2].append(_Item(start_ps, end_ps, each, _line_of(log, each)))
             else:
                 begun_ps = min(last_ps, end_ps)
                 levels[3].append(_Item(start_ps, begun_ps, each, is_late=True))
                 levels[3].append(_Item(begun_ps, end_ps, each))
     return found
+
+
+def _lines_of_spans(log: OpLog) -> Iterable[Site]:
+    lines = log.program_lines
+    return repeat(_NOWHERE) if lines is None else map(lines.sites.__getitem__, lines.of_spans)
+
+
+def _line_of(log: OpLog, command: Instance) -> Site:
+    lines = log.program_lines
+    return _NOWHERE if lines is None else lines.sites[lines.of_commands.get(command.launch_id, 0)]
 
 
 def _own_times(levels: Sequence[Sequence[_Item]], end_ps: int) -> list[tuple[_Item, int]]:
@@ -131,14 +147,14 @@ def _split(
     if template is None:
         kind: str = what.kind  # type: ignore[union-attr]
         name = what.label if kind in ("wait", "launch", "capture") else ""  # type: ignore[union-attr]
-        return [((OF_HOST.get(kind, WAIT), name, _NOWHERE, ""), time_ps)]
+        return [((OF_HOST.get(kind, WAIT), name, item.site, ""), time_ps)]
     instance: Instance = what  # type: ignore[assignment]
     if template.kind == "kernel":
         site = resources.line_of(template)
         parts = resources.of_kernel(instance, time_ps)
         return [((part.resource, template.name, site, ""), part.time_ps) for part in parts]
     if template.kind != "collective":
-        return [((COPY, template.name, _NOWHERE, ""), time_ps)]
+        return [((COPY, template.name, item.site, ""), time_ps)]
     last = instance.starts_ps.index(max(instance.starts_ps))
     sites = log.sites.get(instance.launch_id, ())
     site = sites[last] if sites else _NOWHERE

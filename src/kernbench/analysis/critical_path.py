@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 Kind = Literal[
     "kernel", "collective", "copy", "fill",
     "launch", "capture", "python", "dispatch", "allocate", "read", "wait", "host",
+    "interruption", "restart", "storage",
 ]  # fmt: skip
 """What runs: a template's kind on a device, a host span's kind on a host; ``host`` is time of a
 host that no span names."""

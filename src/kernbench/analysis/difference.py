@@ -190,17 +190,18 @@ def print_difference(found: Difference, console: Console) -> None:
             each["resource"],
             format_ns(each["before_ns"]),
             format_ns(each["after_ns"]),
-            _signed(each["difference_ns"]),
+            signed_ns(each["difference_ns"]),
             "; ".join(each["causes"]),
         )
     rest = changed[SHOWN_LINES:]
     if rest:
         left_ns = sum(each["difference_ns"] for each in rest)
-        table.add_row(f"({len(rest)} more)", "", "", "", _signed(left_ns))
+        table.add_row(f"({len(rest)} more)", "", "", "", signed_ns(left_ns))
     table.add_row("all", "", *(format_ns(found[key]) for key in ("before_ns", "after_ns")),
-                  _signed(found["difference_ns"]))  # fmt: skip
+                  signed_ns(found["difference_ns"]))  # fmt: skip
     console.print("", table, sep="\n")
 
 
-def _signed(time_ns: float) -> str:
+def signed_ns(time_ns: float) -> str:
+    """Return a time with its sign."""
     return f"{'+' if time_ns >= 0 else '-'}{format_ns(abs(time_ns))}"

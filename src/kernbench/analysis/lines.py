@@ -168,12 +168,17 @@ def print_lines(found: KernelLines, sources: Mapping[str, str], console: Console
     ordered = sorted(by_file, key=lambda file: -sum(x["time_ns"] for x in by_file[file].values()))
     for file in ordered:
         lines = by_file[file]
-        text = sources.get(file, "").splitlines()
+        text = sources.get(file, "")
+        shown = len(_TITLES) if is_wide(console) else 4
         rows = [
-            (_numbers(number, lines.get(number), found["time_ns"]), _source(text, number))
-            for number in shown_lines(lines, sources.get(file, ""))
+            (
+                _numbers(number, lines.get(number), found["time_ns"])[:shown],
+                source_line(text, number),
+            )
+            for number in shown_lines(lines, text)
         ]
-        console.print("", Text(_short(file)), _lines_table(rows, console), sep="\n")
+        console.print("", Text(short_path(file)), sep="\n")
+        console.print(lines_table(console, _TITLES[:shown], rows))
 
 
 _TITLES = ("line", "time", "share", "mostly", "bytes", "FLOP")
@@ -181,31 +186,37 @@ _BETWEEN = 3
 """Columns of the console between those of a table."""
 
 
-def _lines_table(rows: Sequence[tuple[list[str], str]], console: Console) -> Table:
-    """Return the table of a file's lines: numbers whole, the source as far as there is room."""
-    shown = len(_TITLES) if is_wide(console) else 4
-    table = plain_table(*_TITLES[:shown], "source", left=0)
+def lines_table(
+    console: Console, titles: Sequence[str], rows: Sequence[tuple[list[str], str]]
+) -> Table:
+    """Return the table of a file's lines: numbers whole, the source as far as there is room.
+
+    A row has a cell for each title, and the source.
+    """
+    table = plain_table(*titles, "source", left=0)
     room = console.width
     for number, column in enumerate(table.columns[:-1]):
         column.no_wrap = True
         widths = (len(cells[number]) for cells, _ in rows)
-        room -= max(len(_TITLES[number]), *widths, 0) + _BETWEEN
+        room -= max(len(titles[number]), *widths, 0) + _BETWEEN
     source = table.columns[-1]
     source.justify, source.overflow, source.no_wrap = "left", "ellipsis", True
     source.max_width = max(room, len("source"))
     for cells, text in rows:
-        table.add_row(*cells[:shown], Text(text))
+        table.add_row(*cells, Text(text))
     return table
 
 
-def _source(text: Sequence[str], number: int) -> str:
-    return text[number - 1] if 0 < number <= len(text) else ""
+def source_line(text: str, number: int) -> str:
+    """Return a line of a text; empty if it has none of that number."""
+    lines = text.splitlines()
+    return lines[number - 1] if 0 < number <= len(lines) else ""
 
 
-def _short(file: str) -> str:
+def short_path(file: str) -> str:
     """Return a path as people look for it: from the working directory, or its last folders.
 
-    >>> _short("/home/me/kernels/src/matmul/tiles.py")
+    >>> short_path("/home/me/kernels/src/matmul/tiles.py")
     '.../src/matmul/tiles.py'
     """
     if not file:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from kernbench.analysis.tables import SHOWN_LINES, TableColumn, fitting_table
 from kernbench.errors import UsageError
-from kernbench.memory import NEVER, Allocation, Phase, steps_in_use
+from kernbench.memory import FIELDS, NEVER, Allocation, AllocationLog, Phase, steps_in_use
 from kernbench.report import format_ns, format_share, format_size
 
 if TYPE_CHECKING:
@@ -209,14 +209,39 @@ def memory_curve(log: OpLog, rank: int, device: int) -> tuple[Column, Column]:
 
 def peak_line(log: OpLog) -> list[str]:
     """Return what was in memory at the highest peak, as a line for the end of a report."""
-    if log.allocations is None or not log.allocations.entries:
+    if log.allocations is None:
         return []
-    use = max(_uses(log), key=lambda each: each.peak_bytes)
+    owner = _highest(log.allocations)
+    if owner is None:
+        return []
+    use = _RankUse(owner, log.allocations.of(*owner))
     parts = ", ".join(f"{each['name']} {format_size(each['bytes'])}" for each in use.phases())
     return [
         f"in memory at the peak of rank {use.rank}, {format_size(use.peak_bytes)} at "
         f"{format_ns(use.peak_ps / 1000)}: {parts}"
     ]
+
+
+def _highest(log: AllocationLog) -> tuple[int, int] | None:
+    """Return the rank and the device with the highest peak, the first of equals."""
+    known = dict(zip(FIELDS, log.columns(), strict=True))
+    ranks, sips, begin, end, sizes = (
+        _ints(known[name]) for name in ("rank", "sip_id", "begin", "end", "size_bytes")
+    )
+    if not len(ranks):
+        return None
+    num_sips = int(sips.max()) + 1
+    owners = ranks * num_sips + sips
+    freed = end != NEVER
+    owners = np.concatenate([owners, owners[freed]])
+    order = np.lexsort((np.concatenate([begin, end[freed]]), owners))
+    owners, sizes = owners[order], np.concatenate([sizes, -sizes[freed]])[order]
+    first = np.flatnonzero(np.diff(owners, prepend=-1))
+    in_use = np.cumsum(sizes)
+    before = in_use[first] - sizes[first]
+    peaks = np.maximum.reduceat(in_use, first) - before
+    rank, sip_id = divmod(int(owners[first[np.argmax(peaks)]]), num_sips)
+    return rank, sip_id
 
 
 def _uses(log: OpLog) -> list[_RankUse]:
@@ -234,7 +259,7 @@ def _uses(log: OpLog) -> list[_RankUse]:
 
 
 def _ints(values: Sequence[int]) -> Column:
-    return np.array(values, dtype=np.int64)
+    return np.asarray(values, dtype=np.int64)
 
 
 def _parts(alive: Sequence[Allocation], name: Callable[[Allocation], str]) -> list[PartReport]:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from rich.text import Text
 
-from kernbench.analysis.attribution import Spent, attribution
+from kernbench.analysis.attribution import RANKS, Spent, attribution
 from kernbench.analysis.critical_path import Segment, critical_path
+from kernbench.analysis.program_lines import lines_of_path
 from kernbench.analysis.tables import SHOWN_LINES, TableColumn, fitting_table
 from kernbench.report import FamilyReport, accuracy_line, format_ns, format_share
 
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from kernbench.hardware import Machine
-    from kernbench.op_log import OpLog
+    from kernbench.op_log import OpLog, Site
 
+_LEAST_WAIT = 0.01
+"""Of the time of all ranks: less waiting for each other has no straggler."""
 _DEVICE = frozenset({"kernel", "collective", "copy", "fill"})
 
 
@@ -45,8 +48,21 @@ class SegmentReport(TypedDict):
     name: str
     launch: int
     """Launch id of the op log; 0: the host."""
+    file: str
+    line: int
+    """The program's line: of a command the one that launched it; 0 where the run does not say."""
     start_ns: float
     end_ns: float
+
+
+class StragglerReport(TypedDict):
+    """A rank that comes last to most of what others wait for."""
+
+    rank: int
+    waited_ns: float
+    """What the others have waited for it, all together."""
+    of_waiting: float
+    """Share of all that ranks have waited for each other."""
 
 
 class Why(TypedDict):
@@ -57,6 +73,8 @@ class Why(TypedDict):
     time_ns: float
     spent: list[SpentReport]
     critical_path: list[SegmentReport]
+    straggler: NotRequired[StragglerReport]
+    """Whom the others wait for, if that is mostly one rank."""
     accuracy: NotRequired[list[FamilyReport]]
     """The published errors of what the time is of, as in the report; left out where none are."""
 
@@ -68,16 +86,39 @@ def explain(
 
     ``accuracy`` is the report's.
     """
+    path = critical_path(log)
+    sites = lines_of_path(log, path)
     why: Why = {
         "machine": machine.name,
         "ranks": len(log.ranks_of(ranks)),
         "time_ns": log.end_ps / 1000,
         "spent": [_spent_report(each) for each in attribution(log, machine, ranks)],
-        "critical_path": [_segment_report(each) for each in critical_path(log)],
+        "critical_path": [
+            _segment_report(each, site) for each, site in zip(path, sites, strict=True)
+        ],
     }
+    straggler = _straggler(why["spent"], why["time_ns"] * why["ranks"])
+    if straggler is not None:
+        why["straggler"] = straggler
     if accuracy:
         why["accuracy"] = accuracy
     return why
+
+
+def _straggler(spent: Sequence[SpentReport], whole_ns: float) -> StragglerReport | None:
+    """Return the rank that most waiting is for; None where it is little, or for many."""
+    waited: dict[str, float] = {}
+    for each in spent:
+        if each["resource"] == RANKS:
+            waited[each["detail"]] = waited.get(each["detail"], 0) + each["time_ns"]
+    total_ns = sum(waited.values())
+    if total_ns < _LEAST_WAIT * whole_ns or not waited:
+        return None
+    who = max(waited, key=lambda each: waited[each])
+    if waited[who] <= total_ns / 2:
+        return None
+    rank = int(who.removeprefix("rank "))
+    return {"rank": rank, "waited_ns": waited[who], "of_waiting": waited[who] / total_ns}
 
 
 def _spent_report(spent: Spent) -> SpentReport:
@@ -92,12 +133,14 @@ def _spent_report(spent: Spent) -> SpentReport:
     }
 
 
-def _segment_report(segment: Segment) -> SegmentReport:
+def _segment_report(segment: Segment, site: Site) -> SegmentReport:
     return {
         "rank": segment.rank,
         "kind": segment.kind,
         "name": segment.name,
         "launch": segment.launch,
+        "file": site[0],
+        "line": site[1],
         "start_ns": segment.start_ps / 1000,
         "end_ns": segment.end_ps / 1000,
     }
@@ -112,6 +155,13 @@ def print_why(why: Why, console: Console, *, whole_path: bool = False) -> None:
     path = (_PATH, _whole_path(why)) if whole_path else (_path_columns(why), _path_sums(why))
     for columns, rows in ((_RESOURCES, _resources(why)), (_USES, _uses(why)), path):
         console.print("", fitting_table(console, columns, rows), sep="\n")
+    if late := why.get("straggler"):
+        share = format_share(late["waited_ns"], why["time_ns"] * ranks)
+        line = (
+            f"straggler: rank {late['rank']}; waiting for it is {share.strip()} of all ranks' "
+            f"time, {late['of_waiting']:.0%} of all waiting"
+        )
+        console.print("", Text(line), sep="\n")
     if accuracy := why.get("accuracy"):
         console.print("", Text(accuracy_line(accuracy)), sep="\n")
 
@@ -199,7 +249,8 @@ _PATH = (
     TableColumn("critical path", is_number=False),
     TableColumn("is a", is_number=False),
     TableColumn("rank"),
-    TableColumn("launch", only_wide=True),
+    TableColumn("row", only_wide=True),
+    TableColumn("at", is_number=False, only_wide=True),
     TableColumn("from"),
     TableColumn("time"),
 )
@@ -212,6 +263,7 @@ def _whole_path(why: Why) -> Iterator[list[str]]:
             _said(each["kind"]),
             str(each["rank"]),
             str(each["launch"] or ""),
+            _place(each["file"], each["line"]),
             format_ns(each["start_ns"]),
             format_ns(each["end_ns"] - each["start_ns"]),
         ]

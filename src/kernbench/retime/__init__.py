@@ -1,7 +1,17 @@
 """Saved runs, done again without their programs: on another machine, or with keys changed."""
 
+from kernbench.retime.all_ranks import placements_of_all, play_all_ranks
 from kernbench.retime.findings import RankedFindings, as_markdown, findings, print_findings
 from kernbench.retime.retiming import Retiming
 from kernbench.retime.what_if import WhatIf
 
-__all__ = ["RankedFindings", "Retiming", "WhatIf", "as_markdown", "findings", "print_findings"]
+__all__ = [
+    "RankedFindings",
+    "Retiming",
+    "WhatIf",
+    "as_markdown",
+    "findings",
+    "placements_of_all",
+    "play_all_ranks",
+    "print_findings",
+]

@@ -49,7 +49,22 @@ MACHINE = (
     WhatIf(
         "hosts take no time",
         frozenset({*OF_HOST.values(), Limit.LAUNCH.value}),
-        free_host=True,
+        changes={"host": None, "sip.host_launch_us": 0},
+    ),
+    WhatIf(
+        "no straggler",
+        frozenset({RANKS, LINKS}),
+        changes={
+            "scenario.slow_devices": {},
+            "scenario.slow_links": {},
+            "scenario.flapping": {},
+            "sip_overrides": {},
+        },
+    ),
+    WhatIf(
+        "no jitter",
+        frozenset({RANKS, LINKS, OF_HOST["interruption"]}),
+        changes={"scenario.host_jitter": {}, "scenario.collective_jitter": {}},
     ),
     WhatIf(
         "collectives overlapped",
@@ -150,7 +165,7 @@ def _to_try(saved: SavedRun, spent: list[Spent]) -> Iterator[tuple[WhatIf, list[
         (what, [each for each in spent if each.resource in what.resources]) for what in MACHINE
     ]
     for what, own in tries:
-        if _total(own) >= least_ps:
+        if _total(own) >= least_ps and what.applies(saved.machine):
             yield what, own
 
 

@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import UsageError
-from kernbench.runtime_api import KernelEngine, Player, RuntimeContext
+from kernbench.memory import AllocationLog
+from kernbench.runtime_api import Folding, KernelEngine, Player, RuntimeContext
+from kernbench.saved import at_other_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,14 +25,15 @@ _MOST_SAID = 2
 class Retiming:
     """A saved run on a machine, about to be done again.
 
-    ``context`` is the run that results; :meth:`work` is to be called inside of it.
+    ``context`` is the run that results; :meth:`work` is to be called inside of it. With
+    ``keeps_memory`` it has the saved run's record of its memory, at the times of its own.
 
     Raises:
         UsageError: The run was saved without what its ranks did, or something in it cannot be
             done again.
     """
 
-    def __init__(self, saved: SavedRun, machine: Machine) -> None:
+    def __init__(self, saved: SavedRun, machine: Machine, *, keeps_memory: bool = False) -> None:
         actions = saved.actions
         if actions is None:
             raise UsageError(
@@ -50,6 +53,7 @@ class Retiming:
                     f"time, but a SIP of {machine.name} has {room:,} bytes of HBM"
                 )
         self._saved = saved
+        self._keeps_memory = keeps_memory and actions.memory_events is not None
         self._actions = actions
         self._templates: dict[int, Template] | None = None
         self._player: Player | None = None
@@ -68,12 +72,25 @@ class Retiming:
         run.remarks.append(self._remarks)
         run.actions_of = self._actions_again
         run.op_log.graphs.update(saved.graphs)
+        folding = actions.described.get("folding")
+        if folding is not None:
+            run.folding = Folding.of(folding)
+            run.op_log.running = run.folding.running
+            run.remarks.append(run.folding.remarks)
 
     def work(self) -> None:
         """Do what all ranks did."""
-        player = self._player = self._make_player()(self.context, self._actions, self._template_of)
+        player = self._player = player_of(self._actions)(
+            self.context, self._actions, self._template_of
+        )
         player.change, player.nobody_waits = self._change, self.nobody_waits
+        if self._keeps_memory:
+            player.keep_memory(self._actions.memory_events)
         player.play()
+        if self._keeps_memory:
+            table, times_ps = self._saved.allocations, player.memory_times_ps
+            log = AllocationLog(lambda: at_other_times(table, times_ps))
+            self.context.run.op_log.allocations = log
 
     def change_templates(self, change: Callable[[Template], Template]) -> None:
         """Let kernels take the times of other templates than the machine's."""
@@ -81,13 +98,6 @@ class Retiming:
         launcher: Any = self.context.launcher
         template = launcher.template
         launcher.template = lambda *args, **given: change(template(*args, **given))
-
-    def _make_player(self) -> type[Player]:
-        if "pytorch" not in self._actions.described:
-            return Player
-        from kernbench.torch_bridge import torch_player
-
-        return torch_player()
 
     def _actions_again(self) -> Actions:
         """Return what is done, to be saved with this run."""
@@ -114,3 +124,12 @@ class Retiming:
             named = ", ".join(kept[:_MOST_NAMED]) + (", ..." if len(kept) > _MOST_NAMED else "")
             found.append(f"kernels that decide by data take as long as they did: {named}")
         return found
+
+
+def player_of(actions: Actions) -> type[Player]:
+    """Return what does again what ranks did."""
+    if "pytorch" not in actions.described:
+        return Player
+    from kernbench.torch_bridge import torch_player
+
+    return torch_player()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kernbench.hardware import Machine, changed_machine, set_keys
@@ -30,8 +30,8 @@ class WhatIf:
     """The kernel that takes no time."""
     free_collectives: bool = False
     """Whether collectives take no time once all ranks have come: as if all of it overlapped."""
-    free_host: bool = False
-    """Whether hosts take no time for what they launch, and none for Python."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Keys or groups of the machine with their new values, by dotted path."""
     nobody_waits: bool = False
     """Whether a collective begins for each rank when that rank comes to it."""
 
@@ -41,9 +41,16 @@ class WhatIf:
         Raises:
             MachineError: It has no such key.
         """
-        if self.free_host:
-            return changed_machine(machine, {"host": None, "sip.host_launch_us": 0})
+        if self.changes:
+            return changed_machine(machine, self.changes)
         return set_keys(machine, self.settings)[0] if self.settings else machine
+
+    def applies(self, machine: Machine) -> bool:
+        """Return whether a machine has what is changed; a key that it lacks is found later."""
+        if not self.changes:
+            return True
+        ours, theirs = machine.spec, self.machine(machine).spec
+        return ours.model_copy(update={"sources": {}}) != theirs
 
     def end_ps(self, saved: SavedRun) -> int:
         """Return when the changed run ends, by doing it."""

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from kernbench.saved.parts import read_table, write_part, write_table
@@ -19,6 +20,9 @@ ACTION_SCHEMA = pa.schema(
 )
 """One row per action, actor by actor and in order; what its numbers mean depends on the action."""
 _WIDTH = 4
+MEMORY_EVENTS = "actions_memory.parquet"
+_EVENT_SCHEMA = pa.schema([(each, pa.int64()) for each in ("event", "actor", "place")])
+Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +42,9 @@ class Actions:
     described: dict[str, Any]
     """What the numbers of actions stand for."""
     actors: list[Actor]
+    memory_events: Numbers | None = None
+    """By event of the run's memory: its number, the actor at work, how many actions it had behind
+    it. None in a run that does not record its memory."""
 
 
 def write_actions(archive: zipfile.ZipFile, actions: Actions) -> None:
@@ -56,6 +63,9 @@ def write_actions(archive: zipfile.ZipFile, actions: Actions) -> None:
             )
         )
     write_table(archive, ACTIONS, pa.concat_tables(tables).combine_chunks())
+    if actions.memory_events is not None:
+        arrays = [pa.array(each, pa.int64()) for each in actions.memory_events.T]
+        write_table(archive, MEMORY_EVENTS, pa.table(arrays, schema=_EVENT_SCHEMA))
     described = {**actions.described, "actors": [each.rank for each in actions.actors]}
     write_part(archive, DESCRIBED, json.dumps(described, default=_plain).encode())
 
@@ -74,7 +84,11 @@ def read_actions(archive: zipfile.ZipFile) -> Actions | None:
         Actor(number, rank, values[starts[number] : starts[number + 1]].ravel().tolist())
         for number, rank in enumerate(described.pop("actors"))
     ]
-    return Actions(described, actors)
+    events = None
+    if MEMORY_EVENTS in archive.namelist():
+        columns = read_table(archive, MEMORY_EVENTS).columns
+        events = np.stack([column.to_numpy() for column in columns], axis=1)
+    return Actions(described, actors, events)
 
 
 def _plain(value: Any) -> Any:

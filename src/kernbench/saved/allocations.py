@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
-from operator import attrgetter
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from kernbench.memory import Allocation, AllocationLog, Phase
+from kernbench.memory import FIELDS, NEVER, AllocationLog, Phase
 
 MEMBER = "memory.parquet"
 
@@ -33,50 +34,62 @@ _SCHEMA = pa.schema(
         ("phase", _TEXT),
     ]
 )
-"""The fields of an :class:`Allocation`."""
+"""The fields of an :class:`Allocation`, in order."""
+_OBJECTS = frozenset({"module", "phase"})
+"""Columns of objects that have a text."""
 
 
 def table_of(log: AllocationLog) -> pa.Table:
     """Return a run's allocations as a table."""
-    rows = list(map(attrgetter(*_SCHEMA.names), log.entries))
     arrays = []
-    for field, values in zip(
-        _SCHEMA, zip(*rows, strict=True) if rows else [()] * len(_SCHEMA), strict=True
-    ):
+    for field, values in zip(_SCHEMA, log.columns(), strict=True):
         if pa.types.is_dictionary(field.type):
-            arrays.append(_encoded(values))
+            arrays.append(_encoded(values) if field.name in _OBJECTS else _texts(values))
         elif pa.types.is_list(field.type):
             # Faster than from tuples.
-            offsets = [0]
-            for each in values:
-                offsets.append(offsets[-1] + len(each))
-            flat = pa.array(chain.from_iterable(values), _INT)
-            arrays.append(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), flat))
+            offsets = np.zeros(len(values) + 1, np.int32)
+            np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=offsets[1:])
+            flat = np.fromiter(chain.from_iterable(values), np.int64, int(offsets[-1]))
+            arrays.append(pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat)))
         else:
-            arrays.append(pa.array(values, field.type))
+            arrays.append(pa.array(np.array(values, field.type.to_pandas_dtype()), field.type))
     return pa.table(arrays, schema=_SCHEMA)
+
+
+def _texts(values: Sequence[object]) -> pa.Array:
+    return pa.array(values, pa.string()).dictionary_encode()
 
 
 def _encoded(values: Sequence[object]) -> pa.Array:
     """Return texts as codes; objects that repeat are looked at once."""
     codes: dict[int, int] = {}
-    texts: list[str] = []
-    found = []
-    for each in values:
-        code = codes.get(id(each))
-        if code is None:
-            code = codes[id(each)] = len(texts)
-            texts.append(str(each))
-        found.append(code)
-    return pa.DictionaryArray.from_arrays(pa.array(found, pa.int32()), pa.array(texts, pa.string()))
+    found = [codes.setdefault(each, len(codes)) for each in map(id, values)]
+    by_id = dict(zip(map(id, values), values, strict=True))
+    texts = pa.array([str(by_id[each]) for each in codes], pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(np.array(found, np.int32)), texts)
 
 
 def allocations_in(table: pa.Table) -> AllocationLog:
     """Return the allocations that a table has."""
-    log = AllocationLog()
-    columns = {name: table[name].to_pylist() for name in _SCHEMA.names}
-    columns["shape"] = [tuple(each) for each in columns["shape"]]
-    columns["phase"] = [Phase(each) for each in columns["phase"]]
-    for values in zip(*columns.values(), strict=True):
-        log.entries.append(Allocation(**dict(zip(columns, values, strict=True))))
-    return log
+    return AllocationLog(lambda: columns_of(table))
+
+
+def columns_of(table: pa.Table) -> list[Sequence[Any]]:
+    """Return the columns that a table has, as those of an :class:`AllocationLog`."""
+    columns: dict[str, Any] = {
+        name: table[name].to_numpy() if pa.types.is_integer(kind) else table[name].to_pylist()
+        for name, kind in zip(_SCHEMA.names, _SCHEMA.types, strict=True)
+    }
+    columns["shape"] = list(map(tuple, columns["shape"]))
+    phases = {phase.value: phase for phase in Phase}
+    columns["phase"] = [phases[name] for name in columns["phase"]]
+    return [columns[name] for name in FIELDS]
+
+
+def at_other_times(table: pa.Table, times_ps: Mapping[int, int]) -> list[Sequence[Any]]:
+    """Return the columns of a table with other times, by the numbers of events."""
+    columns: dict[str, Any] = dict(zip(FIELDS, columns_of(table), strict=True))
+    for event in ("begin", "end"):
+        times = [times_ps.get(number, NEVER) for number in columns[event]]
+        columns[f"{event}_ps"] = np.array(times, np.int64)
+    return list(columns.values())

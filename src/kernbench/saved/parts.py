@@ -17,10 +17,21 @@ def write_part(archive: zipfile.ZipFile, name: str, data: bytes | memoryview) ->
     archive.writestr(zipfile.ZipInfo(name, _EPOCH), bytes(data), kind)
 
 
-def write_table(archive: zipfile.ZipFile, name: str, table: pa.Table) -> None:
-    """Write a table as a part in Parquet."""
+def write_table(
+    archive: zipfile.ZipFile, name: str, table: pa.Table, *, repeats: bool = False
+) -> None:
+    """Write a table as a part in Parquet; of one that ``repeats``, numbers do, too."""
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", compression_level=1)
+    # Nobody reads single columns by value, and numbers that differ make no dictionary.
+    texts = [each.name for each in table.schema if pa.types.is_dictionary(each.type)]
+    pq.write_table(
+        table,
+        sink,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=repeats or texts,
+        write_statistics=False,
+    )
     write_part(archive, name, memoryview(sink.getvalue()))
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from kernbench.commands import Engine
 from kernbench.errors import UsageError
 from kernbench.hardware import Machine, machine_of_data
+from kernbench.memory import AllocationLog
 from kernbench.op_log import (
     ROW_COLUMNS,
     Column,
@@ -31,7 +32,7 @@ from kernbench.op_log import (
 )
 from kernbench.saved.actions import Actions, read_actions
 from kernbench.saved.allocations import MEMBER as ALLOCATIONS
-from kernbench.saved.allocations import allocations_in
+from kernbench.saved.allocations import allocations_in, table_of
 from kernbench.saved.layout import (
     ABOUT,
     COMMANDS,
@@ -46,6 +47,7 @@ from kernbench.saved.layout import (
     WOKEN,
 )
 from kernbench.saved.parts import read_table
+from kernbench.saved.program_lines import read_lines
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,14 @@ class SavedRun:
         """What its ranks did, so that it can be done again; None if it was saved without."""
         with _opened(self.path) as archive:
             return read_actions(archive)
+
+    @cached_property
+    def allocations(self) -> pa.Table:
+        """What it allocated, as a table; empty if it was saved without."""
+        with _opened(self.path) as archive:
+            if ALLOCATIONS not in archive.namelist():
+                return table_of(AllocationLog())
+            return read_table(archive, ALLOCATIONS)
 
     @cached_property
     def sources(self) -> dict[str, str]:
@@ -168,6 +178,7 @@ def _read_log(archive: zipfile.ZipFile, about: Mapping[str, Any]) -> OpLog:
     log.woken = list(zip(*_columns(archive, WOKEN), strict=True))
     if ALLOCATIONS in archive.namelist():
         log.allocations = allocations_in(read_table(archive, ALLOCATIONS))
+    log.program_lines = read_lines(archive, log)
     running = about.get("running")
     log.running = None if running is None else tuple(running)
     log.graphs = {name: tuple(names) for name, names in about["graphs"].items()}

@@ -6,6 +6,8 @@ import json
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,7 +15,15 @@ import numpy as np
 import pyarrow as pa
 
 from kernbench.hardware import Machine, machine_data
-from kernbench.op_log import ROW_COLUMNS, TEXT_COLUMNS, OpLog, RowReader, Template, uncollected
+from kernbench.op_log import (
+    ROW_COLUMNS,
+    TEXT_COLUMNS,
+    Column,
+    OpLog,
+    RowReader,
+    Template,
+    uncollected,
+)
 from kernbench.saved.actions import Actions, write_actions
 from kernbench.saved.allocations import MEMBER as ALLOCATIONS
 from kernbench.saved.allocations import table_of
@@ -37,6 +47,7 @@ from kernbench.saved.layout import (
     WOKEN_SCHEMA,
 )
 from kernbench.saved.parts import write_part, write_table
+from kernbench.saved.program_lines import write_lines
 
 _ROWS_AT_ONCE = 1 << 20
 
@@ -70,6 +81,8 @@ def save_run(
             write_actions(archive, actions)
         if log.allocations is not None:
             write_table(archive, ALLOCATIONS, table_of(log.allocations))
+        if log.program_lines is not None:
+            files += write_lines(archive, log, log.program_lines)
         sources = _write_sources(archive, files)
         about = {
             "format": FORMAT,
@@ -107,9 +120,16 @@ def _write_templates(archive: zipfile.ZipFile, log: OpLog) -> tuple[dict[Templat
             arrays.append(pa.DictionaryArray.from_arrays(pa.array(values, pa.int32()), texts))
         else:
             arrays.append(pa.array(values, field.type))
-    write_table(archive, ROWS, pa.table(arrays, schema=ROW_SCHEMA))
-    files = np.unique(np.concatenate(parts["file"])) if ranks else ()
-    return {each: number for number, each in enumerate(ranks)}, [texts[code] for code in files]
+    write_table(archive, ROWS, pa.table(arrays, schema=ROW_SCHEMA), repeats=True)
+    files = {code for column in parts["file"] for code in np.unique(_distinct(column)).tolist()}
+    return {each: number for number, each in enumerate(ranks)}, [
+        texts[code] for code in sorted(files)
+    ]
+
+
+def _distinct(column: Column) -> Column:
+    """Return a column without what is one value for all rows."""
+    return column[:1] if column.strides == (0,) else column
 
 
 def _value(template: Template, name: str) -> Any:
@@ -122,31 +142,63 @@ def _value(template: Template, name: str) -> Any:
 
 def _write_commands(archive: zipfile.ZipFile, log: OpLog, templates: dict[Template, int]) -> None:
     instances = log.instances
+    launches = [each.launch_id for each in instances]
     nothing = (0,)
+    ranks = [each.ranks for each in instances]
+    offsets = _offsets(ranks)
+    after = _lists([each.after or nothing * len(each.ranks) for each in instances], offsets)
+    addresses = [each.addresses for each in instances]
     columns = [
-        [each.launch_id for each in instances],
+        launches,
         [templates[each.template] for each in instances],
         pa.array([each.stream for each in instances], pa.string()).dictionary_encode(),
-        [each.ranks for each in instances],
-        [each.sips for each in instances],
-        [each.starts_ps for each in instances],
-        [each.ends_ps for each in instances],
-        [
-            tuple([log.number_of(after) for after in each.after or nothing * len(each.ranks)])
-            for each in instances
-        ],
-        [each.addresses for each in instances],
-        *[
-            [[site[part] for site in log.sites.get(each.launch_id, ())] for each in instances]
-            for part in range(2)
-        ],
+        _lists(ranks, offsets),
+        _lists([each.sips for each in instances], offsets),
+        _lists([each.starts_ps for each in instances], offsets),
+        _lists([each.ends_ps for each in instances], offsets),
+        pa.ListArray.from_arrays(after.offsets, pa.array(_numbers_of(after.values, log))),
+        _lists(addresses, _offsets(addresses)),
+        *_sites(log, launches),
     ]
     write_table(archive, COMMANDS, _table(columns, COMMAND_SCHEMA))
 
 
+def _numbers_of(after: pa.Array, log: OpLog) -> Column:
+    """Return the launch ids behind what was waited for, as ``OpLog.number_of`` does."""
+    found: Column = after.to_numpy().copy()
+    unnamed = found < 0
+    found[unnamed] = [log.number_of(each) for each in found[unnamed].tolist()]
+    return found
+
+
+def _sites(log: OpLog, launches: Sequence[int]) -> tuple[pa.Array, pa.Array]:
+    """Return the files and the lines of callers, by command and rank."""
+    sites = [log.sites.get(launch, ()) for launch in launches]
+    flat = [site for each in sites for site in each]
+    offsets = pa.array(_offsets(sites))
+    texts = pa.array([file for file, _ in flat], pa.string())
+    lines = pa.array([line for _, line in flat], pa.int32())
+    return (
+        pa.ListArray.from_arrays(offsets, texts),
+        pa.ListArray.from_arrays(offsets, lines),
+    )
+
+
+def _offsets(values: Sequence[Sequence[Any]]) -> Column:
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=offsets[1:])
+    return offsets
+
+
+def _lists(values: Sequence[Sequence[int]], offsets: Column) -> pa.Array:
+    """Return lists of numbers as an array: faster than from tuples."""
+    flat = np.fromiter(chain.from_iterable(values), np.int64, int(offsets[-1]))
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat))
+
+
 def _write_hosts(archive: zipfile.ZipFile, log: OpLog) -> None:
     spans = log.host_spans
-    columns = [[getattr(span, name) for span in spans] for name in HOST_SCHEMA.names]
+    columns = [list(map(attrgetter(name), spans)) for name in HOST_SCHEMA.names]
     write_table(archive, HOSTS, _table(columns, HOST_SCHEMA))
     rank, end_ps, after = (log.plain_waits[first::3] for first in range(3))
     waits = [rank, end_ps, [log.number_of(each) for each in after]]
@@ -161,7 +213,7 @@ def _table(columns: Sequence[Any], schema: pa.Schema) -> pa.Table:
     arrays = []
     for values, field in zip(columns, schema, strict=True):
         if isinstance(values, pa.Array):
-            arrays.append(values)
+            arrays.append(values.cast(field.type))
         elif pa.types.is_dictionary(field.type):
             arrays.append(pa.array(values, pa.string()).dictionary_encode())
         else:

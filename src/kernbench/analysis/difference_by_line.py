@@ -1,0 +1,141 @@
+"""What two runs differ by, by lines of their programs, though lines were added or moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, TypedDict
+
+from rich.text import Text
+
+from kernbench.analysis.difference import signed_ns
+from kernbench.analysis.lines import lines_table, short_path, source_line
+from kernbench.analysis.program_lines import CausedByLine, program_lines
+from kernbench.analysis.tables import SHOWN_LINES, is_wide
+from kernbench.report import format_ns
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kernbench.op_log import Site
+    from kernbench.saved import SavedRun
+
+
+class LineDifference(TypedDict):
+    """A line of the two programs: what it has of the critical path of each run."""
+
+    file: str
+    """As the second run names it; as the first, where only that has the line."""
+    line_before: int
+    """0: only in the second run, or what no line is known for."""
+    line_after: int
+    source: str
+    before_ns: float
+    after_ns: float
+    difference_ns: float
+    launches_before: int
+    launches_after: int
+
+
+def difference_by_line(before: SavedRun, after: SavedRun) -> list[LineDifference]:
+    """Return the lines that two runs differ by, the largest difference first.
+
+    The times of all lines on the critical path add up to those of the runs, and so do their
+    differences. Lines are aligned as ``diff`` aligns the sources that the runs were saved with.
+
+    Raises:
+        UsageError: A run has no record of the lines of its program.
+    """
+    lines = [
+        {(each["file"], each["line"]): each for each in program_lines(run.log, run.ranks)["lines"]}
+        for run in (before, after)
+    ]
+    moved = _moved(before.sources, after.sources)
+    ahead = {moved.get(site, site): site for site in lines[0]}
+    found = [
+        _difference(
+            lines[0][ahead[site]] if site in ahead else None,
+            lines[1].get(site),
+            after.sources if site in lines[1] else before.sources,
+        )
+        for site in dict.fromkeys([*ahead, *lines[1]])
+    ]
+    found.sort(key=lambda each: (-abs(each["difference_ns"]), each["file"], each["line_after"]))
+    return found
+
+
+def _moved(before: Mapping[str, str], after: Mapping[str, str]) -> dict[Site, Site]:
+    """Return where lines of the first run are in the second one; gone ones are nowhere in it."""
+    by_name: dict[str, list[str]] = {}
+    for path in after:
+        by_name.setdefault(path.rpartition("/")[2], []).append(path)
+    found: dict[Site, Site] = {}
+    for path, text in before.items():
+        alike = [path] if path in after else by_name.get(path.rpartition("/")[2], [])
+        if len(alike) != 1:
+            continue
+        old, new = text.splitlines(), after[alike[0]].splitlines()
+        found |= {(path, number): (f"{path} (before)", number) for number in range(1, len(old) + 1)}
+        for first, second, size in SequenceMatcher(None, old, new, False).get_matching_blocks():
+            for step in range(1, size + 1):
+                found[path, first + step] = (alike[0], second + step)
+    return found
+
+
+def _difference(
+    old: CausedByLine | None, new: CausedByLine | None, sources: Mapping[str, str]
+) -> LineDifference:
+    shown = new or old
+    assert shown is not None
+    times = [each["critical_path_ns"] if each else 0.0 for each in (old, new)]
+    return {
+        "file": shown["file"],
+        "line_before": old["line"] if old else 0,
+        "line_after": new["line"] if new else 0,
+        "source": source_line(sources.get(shown["file"], ""), shown["line"]).strip(),
+        "before_ns": times[0],
+        "after_ns": times[1],
+        "difference_ns": times[1] - times[0],
+        "launches_before": old["launches"] if old else 0,
+        "launches_after": new["launches"] if new else 0,
+    }
+
+
+_TITLES = ("line", "before", "after", "difference")
+_WIDE_TITLES = (*_TITLES, "launches")
+
+
+def print_difference_by_line(found: list[LineDifference], console: Console) -> None:
+    """Print the lines with the largest differences on the critical path."""
+    changed = [each for each in found if each["difference_ns"]]
+    if changed:
+        titles = _WIDE_TITLES if is_wide(console) else _TITLES
+        rows = [(cells[: len(titles)], source) for cells, source in _rows(changed)]
+        console.print("", lines_table(console, titles, rows), sep="\n")
+    else:
+        console.print("", Text("no line has another share of the critical path"), sep="\n")
+
+
+def _rows(changed: list[LineDifference]) -> Iterator[tuple[list[str], str]]:
+    for each in changed[:SHOWN_LINES]:
+        launches = [each["launches_before"], each["launches_after"]]
+        cells = [
+            _place(each),
+            format_ns(each["before_ns"]),
+            format_ns(each["after_ns"]),
+            signed_ns(each["difference_ns"]),
+            " -> ".join(map(str, launches if launches[0] != launches[1] else launches[:1])),
+        ]
+        yield cells, each["source"]
+    rest = changed[SHOWN_LINES:]
+    if rest:
+        left_ns = sum(each["difference_ns"] for each in rest)
+        yield [f"({len(rest)} more)", "", "", signed_ns(left_ns), ""], ""
+
+
+def _place(each: LineDifference) -> str:
+    if not each["file"]:
+        return "(no line known)"
+    numbers = [each["line_before"] or "new", each["line_after"] or "gone"]
+    shown = f"{numbers[1]}" if numbers[0] == numbers[1] else f"{numbers[0]} -> {numbers[1]}"
+    return f"{short_path(each['file']).rpartition('/')[2]}:{shown}"

@@ -1,0 +1,86 @@
+"""The lines that two runs differ by: they add up, and are found again where lines were added."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from kernbench import RuntimeContext
+from kernbench.analysis import LineDifference, difference_by_line, print_difference_by_line
+from kernbench.errors import UsageError
+from kernbench.saved import SavedRun, load_run, save_run
+
+BEFORE = """def run(torch):
+    x = torch.zeros(512, 512)
+    y = x @ x
+    y.exp()
+    y @ y
+"""
+AFTER = """# A comment.
+def run(torch):
+    x = torch.zeros(512, 512)
+    y = x @ x
+    for _ in range(3):
+        y.exp()
+    y @ y
+"""
+
+
+def kept(folder: Path, name: str, text: str, *, record_lines: bool = True) -> SavedRun:
+    (folder / name).mkdir()
+    program = folder / name / "program.py"
+    program.write_text(text)
+    defined: dict[str, Any] = {}
+    exec(compile(text, str(program), "exec"), defined)
+    with RuntimeContext("ahbm:1", data=False, record_lines=record_lines) as torch:
+        defined["run"](torch)
+    path = folder / f"{name}.run"
+    with path.open("wb") as out:
+        save_run(out, torch.op_log, torch.machine, torch.report())
+    return load_run(path)
+
+
+def test_lines_are_found_again_and_add_up(tmp_path: Path) -> None:
+    runs = [kept(tmp_path, name, text) for name, text in (("a", BEFORE), ("b", AFTER))]
+    found = difference_by_line(*runs)
+    ends_ns = [run.log.end_ps / 1000 for run in runs]
+    for key, expected in zip(("before_ns", "after_ns"), ends_ns, strict=True):
+        assert sum(each[key] for each in found) == pytest.approx(expected)  # type: ignore[literal-required]
+    assert sum(each["difference_ns"] for each in found) == pytest.approx(ends_ns[1] - ends_ns[0])
+    by_source = {each["source"]: each for each in found}
+    assert numbers(by_source["x = torch.zeros(512, 512)"]) == (2, 3)
+    assert numbers(by_source["y = x @ x"]) == (3, 4)
+    assert numbers(by_source["y @ y"]) == (5, 7)
+    # Its indentation is another one, and so it is another line.
+    gone, new = sorted(
+        (each for each in found if each["source"] == "y.exp()"), key=lambda each: numbers(each)
+    )[::-1]
+    assert (numbers(gone), numbers(new)) == ((4, 0), (0, 6))
+    assert (gone["launches_before"], new["launches_after"]) == (1, 3)
+    out = io.StringIO()
+    print_difference_by_line(found, Console(file=out, width=110))
+    assert "program.py:new -> 6" in out.getvalue()
+    assert "0 -> 3   y.exp()" in out.getvalue()
+
+
+def test_equal_runs_differ_by_no_line(tmp_path: Path) -> None:
+    saved = kept(tmp_path, "a", BEFORE)
+    found = difference_by_line(saved, saved)
+    assert all(each["line_before"] == each["line_after"] for each in found)
+    out = io.StringIO()
+    print_difference_by_line(found, Console(file=out, width=110))
+    assert "no line has another share" in out.getvalue()
+
+
+def test_runs_without_lines_are_refused(tmp_path: Path) -> None:
+    saved = kept(tmp_path, "a", BEFORE, record_lines=False)
+    with pytest.raises(UsageError, match="no record of the program's lines"):
+        difference_by_line(saved, saved)
+
+
+def numbers(each: LineDifference) -> tuple[int, int]:
+    return each["line_before"], each["line_after"]
