@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from kernbench.hardware import Machine
 from kernbench.runtime_api import RuntimeContext
 from kernbench.torch_bridge import run_torchrun
 
@@ -23,19 +24,25 @@ def simulated(
     program: str | Path,
     *args: object,
     nprocs: int = 1,
-    machine: str = "ahbm:4",
+    machine: str | Machine = "ahbm:4",
     data: bool = True,
     private: Sequence[str] = (),
+    num_nodes: int = 1,
     **options: Any,
 ) -> RuntimeContext:
-    """Run a program of the folder (or a path) in this process and return its run."""
+    """Run a program of the folder (or a path) in this process and return its run.
+
+    On several nodes ``nprocs`` are those of each.
+    """
     path = PROGRAMS / program
-    context = RuntimeContext(machine=machine, ranks=nprocs, data=data, **options)
+    ranks = nprocs if num_nodes == 1 else None
+    context = RuntimeContext(machine=machine, ranks=ranks, data=data, **options)
     code = compile(path.read_text(), str(path), "exec")
     # Programs may use what PyTorch deprecates.
     with context, warnings.catch_warnings():
         warnings.simplefilter("default")
-        run_torchrun(context, path, code, [str(path), *map(str, args)], nprocs, private=private)
+        argv = [str(path), *map(str, args)]
+        run_torchrun(context, path, code, argv, nprocs, private=private, num_nodes=num_nodes)
     return context
 
 

@@ -311,3 +311,20 @@ def test_gradients_of_a_norms_weights_read_its_inputs_again() -> None:
     both = template(aten.native_layer_norm_backward.default, *args, [True, True, True])
     alone = template(aten.native_layer_norm_backward.default, *args, [True, False, False])
     assert both.hbm_bytes - alone.hbm_bytes == pytest.approx(2 * x.nbytes, rel=0.01)
+
+
+@pytest.mark.adr("0064-D2")
+def test_samples_of_planes_are_loaded_by_sectors() -> None:
+    """Positions come with the data: each sample loads a sector in each of two rows."""
+    costs, func = OperationCosts(A100, Float32()), aten.grid_sampler_2d.default
+    grid = empty(8, 512, 8, 2, dtype=torch.float32)
+    planes = empty(8, 64, 32, 32, dtype=torch.float32)
+    last = planes.to(memory_format=torch.channels_last)
+    made = empty(8, 64, 512, 8, dtype=torch.float32)
+    found, beside = (
+        costs.timing(func, describe(func), (each, grid, 0, 0, False), {}, made, 0).template(True)
+        for each in (planes, last)
+    )
+    assert found.hbm_bytes == beside.hbm_bytes == planes.nbytes + grid.nbytes + 8 * 64 * 4096 * 4
+    assert found.duration_ps > 2 * beside.duration_ps
+    assert max(found.limits_ps, key=found.limits_ps.__getitem__) is Limit.CACHE

@@ -118,3 +118,7 @@ def test_device_random_numbers_have_a_seed_and_an_offset() -> None:
 
 def test_the_module_describes_the_machine() -> None:
     check("the_module_describes_the_machine")
+
+
+def test_a_tensor_may_be_given_another_class() -> None:
+    check("a_tensor_may_be_given_another_class")

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -26,6 +26,7 @@ DRAWS = runpy.run_path(str(PROGRAMS / "draws.py"))["DRAWS"]
     seed=st.integers(-(1 << 63), (1 << 64) - 1),
     draws=st.lists(st.tuples(st.sampled_from(sorted(DRAWS)), st.integers(1, 40)), max_size=8),
 )
+@example(seed=3, draws=[("rand", 5), ("into", 7)])
 def test_draws_of_a_device_are_those_of_the_cpu(seed: int, draws: list[tuple[str, int]]) -> None:
     asked = (f"{name}:{size}" for name, size in draws)
     run("draws_of_a_device_are_those_of_the_cpu", seed, *asked)

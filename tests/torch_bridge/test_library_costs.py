@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from kernbench.library_kernels import Product, product_kernels  # noqa: E402
 from kernbench.op_log import Template  # noqa: E402
 from kernbench.torch_bridge.base.operations import describe  # noqa: E402
 from kernbench.torch_bridge.costs import OperationCosts  # noqa: E402
+from kernbench.torch_bridge.costs.scattered import spread_bytes, spread_of_copy  # noqa: E402
 from kernbench.torch_bridge.processes.float32 import Float32  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
@@ -168,6 +170,83 @@ def test_norms_over_the_batch_reach_a_share_of_their_own(layout: Any, trains: bo
         share = float(library.constants(kernel).memory_share)
     stream_ps = (2 + trains) * x.nbytes / (936e9 * share) * 1e12
     assert found.duration_ps == pytest.approx(stream_ps, rel=0.02)
+
+
+@pytest.mark.adr("0167-D4")
+@pytest.mark.parametrize("channels", [4, 8, 16])
+def test_a_norm_of_few_channels_keeps_few_pes_busy(channels: int) -> None:
+    """Closed form: a block for each channel, with 4 KiB under way for the latency of a load."""
+    machine, library = load_machine("rtx-3090", 1), load_library("sm86")
+    x = empty(512, channels, 64, 64, dtype=torch.float16)
+    given = [empty(channels) for _ in range(4)]
+    found = template(machine, aten.native_batch_norm.default, x, *given, True, 0.1, 1e-5)
+    wait_ps = float(library.constants("batch_norm_train_planar").trip_ns) * 1e3
+    assert found.duration_ps == pytest.approx(3 * x.nbytes / channels / 4096 * wait_ps, rel=0.02)
+    last = x.to(memory_format=torch.channels_last)
+    if channels > 1:
+        func = aten.native_batch_norm.default
+        assert (
+            template(machine, func, last, *given, True, 0.1, 1e-5).duration_ps < found.duration_ps
+        )
+
+
+@pytest.mark.adr("0167-D3")
+def test_operands_in_another_order_are_loaded_by_sectors() -> None:
+    x = empty(64, 192, 24, 24, dtype=torch.float16)
+    last = x.to(memory_format=torch.channels_last)
+    y = last.contiguous()
+    func = aten.add.Tensor
+    alike, unlike = (template(A100, func, x, each).duration_ps for each in (y, last))
+    assert unlike > 1.5 * alike
+    # What is beside each other in both is not slower: heads of attention, apart.
+    heads = empty(64, 12, 196, 64, dtype=torch.float16)
+    turned = heads.transpose(1, 2)
+    into = empty(*turned.shape, dtype=torch.float16)
+    alike, unlike = (
+        template(A100, aten.copy_.default, into, each).duration_ps for each in (into, turned)
+    )
+    assert unlike < 1.5 * alike
+    # A thousand elements beside each other in the result are in so many sectors of 32 bytes.
+    for shape, order in (((8, 96, 32, 32), (0, 2, 3, 1)), ((4, 300, 40), (0, 2, 1))):
+        given = empty(*shape, dtype=torch.float16).permute(order)
+        count = min(given.numel(), 512)
+        first = (given.numel() - count) // 2
+        places = torch.arange(math.prod(shape)).view(shape).permute(order).flatten()
+        sectors = len({int(each) * 2 // 32 for each in places[first : first + count]})
+        expected = (sectors * 32 - count * 2) / count * given.numel()
+        assert spread_of_copy(given) == round(expected)
+        assert spread_bytes([given], given.contiguous()) == round(expected)
+        assert spread_bytes([given], given) == 0
+
+
+@pytest.mark.adr("0167-D3")
+def test_norms_of_rows_make_their_operands_contiguous_first() -> None:
+    rows = empty(64, 196, 384, dtype=torch.float16)
+    planes = empty(64, 384, 196, dtype=torch.float16).transpose(1, 2)
+    of_row = empty(384, dtype=torch.float16)
+    func = aten.native_layer_norm.default
+    plain, copied = (
+        template(A100, func, each, [384], of_row, of_row, 1e-5) for each in (rows, planes)
+    )
+    assert copied.hbm_bytes - plain.hbm_bytes == 2 * rows.nbytes
+    assert copied.duration_ps > 2 * plain.duration_ps
+    func, stats = aten.native_layer_norm_backward.default, empty(64, 196, 1)
+    wanted = ([384], stats, stats, of_row, of_row, [True, True, True])
+    plain, copied = (template(A100, func, rows, each, *wanted) for each in (rows, planes))
+    assert copied.hbm_bytes - plain.hbm_bytes == 2 * rows.nbytes
+
+
+@pytest.mark.adr("0167-D4")
+def test_the_gradient_of_a_bias_reads_that_of_the_result() -> None:
+    x = empty(32, 64, 56, 56, dtype=torch.float16)
+    weight = empty(64, 64, 3, 3, dtype=torch.float16)
+    plain = ([64], [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    func = aten.convolution_backward.default
+    without, with_bias = (
+        template(A100, func, x, x, weight, *plain, [True, True, wanted]) for wanted in (False, True)
+    )
+    assert with_bias.hbm_bytes - without.hbm_bytes == x.nbytes
+    assert with_bias.duration_ps - without.duration_ps >= x.nbytes / 2039e9 * 1e12
 
 
 @pytest.mark.adr("0134-D2")

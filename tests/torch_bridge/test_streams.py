@@ -12,6 +12,12 @@ from tests.torch_bridge.running import simulated  # noqa: E402
 
 
 @pytest.mark.adr("0063-D3")
+def test_reading_times_again_and_again_is_no_wait(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    simulated("streams.py", "many_readings", said)
+    assert said.read_text() == "1 True"
+
+
 def test_elapsed_time_is_the_simulated_time_between_two_points_of_a_stream(tmp_path: Path) -> None:
     said = tmp_path / "said"
     context = simulated("streams.py", "elapsed_time", said)

@@ -51,6 +51,8 @@ def run_torchrun(
     variables: Mapping[str, str] | None = None,
     private: Collection[str] = (),
     num_nodes: int = 1,
+    max_restarts: int = 0,
+    log_dir: Path | None = None,
 ) -> None:
     """Run a program as ``torchrun --nproc-per-node nprocs FILE ARGS`` would, inside ``context``.
 
@@ -58,10 +60,14 @@ def run_torchrun(
     devices (ADR-0165).
 
     ``argv`` becomes the program's ``sys.argv``: its file and its arguments. ``shown`` are the ranks
-    whose output is shown (None: all), each line prefixed with the rank's number if ``with_rank``.
+    whose output is shown (None: all), each line prefixed with the rank's number if ``with_rank``;
+    in the folder ``log_dir`` a file per node has all of it.
     ``module`` is the program's name if it is run as ``python -m`` would; ``variables`` override the
     environment variables of the launcher. Each rank imports the packages ``private`` for itself, in
     addition to those that it would import for itself anyway (ADR-0113).
+
+    When a rank fails, all are started again, up to ``max_restarts`` times, with
+    ``TORCHELASTIC_RESTART_COUNT`` in their environment; where they go on is up to the program.
 
     Raises:
         UnknownNameError: A package of ``private`` does not exist.
@@ -87,4 +93,6 @@ def run_torchrun(
         variables=variables or {},
         private=private,
         num_nodes=num_nodes,
+        max_restarts=max_restarts,
+        log_dir=log_dir,
     )

@@ -52,6 +52,13 @@ def test_a_kernel_takes_its_modeled_time_in_the_order_of_its_stream() -> None:
     assert kernel.template.hbm_bytes == 2 * 4 * (1 << 16)
 
 
+@pytest.mark.adr("0050-D1")
+def test_operations_and_graphs_are_benchmarked_without_a_trace() -> None:
+    context = run("operations_and_graphs_are_benchmarked_without_a_trace")
+    names = [each.template.name for each in context.op_log.instances]
+    assert names.count("aten.add") == 1
+
+
 @pytest.mark.adr("0067-D1")
 def test_a_kernel_that_decides_by_data_sees_what_came_before() -> None:
     context = run("a_kernel_that_decides_by_data_sees_what_came_before")

@@ -46,6 +46,11 @@ def test_what_a_kernel_or_a_capture_has_written_is_unknown() -> None:
     run("what_a_kernel_or_a_capture_has_written_is_unknown")
 
 
+@pytest.mark.adr("0179-D1")
+def test_what_a_kernel_computes_of_known_numbers_is_known() -> None:
+    run("what_a_kernel_computes_of_known_numbers_is_known")
+
+
 @pytest.mark.adr("0098-D3")
 def test_a_generator_comes_to_its_longest_length() -> None:
     run("a_generator_comes_to_its_longest_length")

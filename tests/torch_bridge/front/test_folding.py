@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,22 +14,49 @@ import yaml
 pytest.importorskip("torch")
 
 from kernbench.errors import UsageError
+from kernbench.hardware import Machine, load_machine, set_keys
 from kernbench.op_log import OpLog
-from kernbench.runtime_api import Folding, RankAxis, RuntimeContext, SpawnException
+from kernbench.retime import placements_of_all
+from kernbench.runtime_api import (
+    Folding,
+    RankAxis,
+    RuntimeContext,
+    SpawnException,
+    Timetable,
+)
+from kernbench.saved import load_run
 from kernbench.torch_bridge import run_torchrun
+from tests.retime.retiming import assert_same, retime, save
 from tests.torch_bridge.running import PROGRAMS, simulated
 
 PROGRAM = PROGRAMS / "folded.py"
 
 
-def folded(case: str, ranks: int, machine: str, axes: tuple[RankAxis, ...] = ()) -> RuntimeContext:
-    context = RuntimeContext(machine=machine, ranks=ranks, data=False)
+def folded(
+    case: str,
+    ranks: int,
+    machine: str | Machine,
+    axes: tuple[RankAxis, ...] = (),
+    *,
+    keeps: bool = False,
+    program: Path = PROGRAM,
+    placements: Timetable | None = None,
+) -> RuntimeContext:
+    context = RuntimeContext(machine=machine, data=False)
+    if keeps:
+        context.keep_actions()
     context.run.folding = Folding(ranks, axes)
+    context.run.folding.placements = placements
     context.op_log.running = context.run.folding.running
-    code = compile(PROGRAM.read_text(), str(PROGRAM), "exec")
+    code = compile(program.read_text(), str(program), "exec")
+    nodes = nodes_in(context.machine)
     with context:
-        run_torchrun(context, PROGRAM, code, [str(PROGRAM), case], ranks)
+        run_torchrun(context, program, code, [str(program), case], ranks // nodes, num_nodes=nodes)
     return context
+
+
+def nodes_in(machine: Machine) -> int:
+    return machine.num_sips // machine.sips_per_node
 
 
 def commands(log: OpLog, rank: int) -> list[tuple[str, int, int]]:
@@ -49,6 +77,46 @@ def without_host(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("machines") / "h100.yaml"
     path.write_text(yaml.safe_dump(data))
     return str(path)
+
+
+MODELS = PROGRAMS / "folded_models.py"
+
+
+@pytest.mark.slow
+@pytest.mark.adr("0185-D1", "0185-D2")
+@pytest.mark.parametrize(
+    ("case", "machine", "ranks"),
+    [
+        ("ddp", "ahbm:8", 8),
+        ("fsdp", "ahbm-mesh:8", 8),
+        ("hsdp", "ahbm:8", 8),
+        ("tp_dp", "ahbm:8", 8),
+        ("tp_pp_dp", "ahbm:8", 8),
+        ("ep", "ahbm:8", 8),
+        ("ddp", "two nodes", 16),
+        ("tp_dp", "two nodes", 16),
+        ("fsdp", "eight nodes", 64),
+    ],
+)
+def test_ranks_that_run_take_as_long_as_with_all(
+    case: str, machine: str, ranks: int, without_host: str
+) -> None:
+    on = {"two nodes": f"{without_host}:2x8", "eight nodes": f"{without_host}:8x8"}
+    loaded = load_machine(on.get(machine, machine))
+    axes = (RankAxis(ranks // 2, 2),) if case == "tp_pp_dp" else ()
+    tried = folded(case, ranks, loaded, axes, keeps=True, program=MODELS)
+    assert tried.run.folding is not None
+    assert not tried.run.folding.is_exact
+    placements = placements_of_all(tried)
+    found = folded(case, ranks, loaded, axes, program=MODELS, placements=placements)
+    assert found.run.folding is not None
+    assert found.run.folding.is_exact
+    nodes = nodes_in(loaded)
+    whole = simulated(
+        MODELS, case, nprocs=ranks // nodes, machine=loaded, data=False, num_nodes=nodes
+    ).op_log
+    for rank in found.run.folding.running:
+        assert sorted(commands(found.op_log, rank)) == sorted(commands(whole, rank))
 
 
 @pytest.mark.slow
@@ -91,6 +159,12 @@ def test_ranks_in_a_ring_of_all_are_not_folded() -> None:
     assert "pass the pipeline's own group" in str(caught.value.exceptions[0])
 
 
+def test_unequal_work_of_experts_is_not_folded() -> None:
+    with pytest.raises(SpawnException) as caught:
+        folded("uneven", 4, "ahbm:4")
+    assert "sends parts of 1 to 4 elements" in str(caught.value.exceptions[0])
+
+
 def test_a_group_without_whoever_runs_for_its_ranks_is_refused() -> None:
     with pytest.raises(UsageError, match="rank 0 runs for rank 1, but is not in its group"):
         Folding(4).positions((1, 2, 3), 1)
@@ -118,25 +192,71 @@ def on_command_line(case: str, *options: str) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.slow
-@pytest.mark.adr("0166-D5")
+@pytest.mark.adr("0166-D5", "0185-D4")
 def test_others_are_run_to_compare_them() -> None:
     found = on_command_line("branching", "--no-data", "--fold", "--fold-check", "1")
     assert re.search(r"rank [123] does not do what rank 0 does", found.stdout)
     assert "aten.mm instead of all_reduce" in found.stdout
-    found = on_command_line("pipeline", "--no-data", "--fold", "--fold-check", "1")
-    assert "starts again with 2 of 4 ranks" in found.stderr
-    took = r"rank 1 and rank 3 (took as long as|did) what ran for it"
-    assert re.search(took, found.stdout)
+    found = on_command_line("pipeline", "--no-data", "--fold=check")
+    assert "starts again" not in found.stderr
+    assert "rank 1 and rank 3 took as long as what ran for it, to the picosecond" in found.stdout
+    assert "as long as with all ranks, to the picosecond" in found.stdout
+
+
+@pytest.mark.adr("0185-D3")
+def test_how_long_ranks_are_held_up_is_said() -> None:
+    context = folded("replicas", 4, "ahbm:4")
+    folding = context.run.folding
+    assert folding is not None
+    assert "all_reduce" in folding.levelled
+    held = re.search(r"up to ([0-9.]+) us", " ".join(folding.remarks()))
+    whole = simulated("folded.py", "replicas", nprocs=4, data=False).op_log
+    assert held is not None
+    ends_ps = [
+        next(end_ps for name, _, end_ps in commands(log, 0) if name == "all_reduce")
+        for log in (context.op_log, whole)
+    ]
+    longer_us = (ends_ps[0] - ends_ps[1]) / 1e6
+    assert 0 < longer_us <= float(held[1]) + 0.01
+
+
+@pytest.mark.adr("0185-D2")
+def test_a_program_that_comes_at_other_times_is_noticed() -> None:
+    tried = folded("replicas", 4, "ahbm:4", keeps=True)
+    placements = placements_of_all(tried)
+    # On another machine ranks come later.
+    late = set_keys(load_machine("ahbm:4"), ["sip.host_launch_us=3"])[0]
+    again = folded("replicas", 4, late, placements=placements)
+    assert again.run.folding is not None
+    assert not again.run.folding.is_exact
+    assert "came at another time than with all ranks" in again.run.folding.remarks()[1]
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--fold"], "add --no-data"),
-        (["--fold-check", "1", "--no-data"], "pass --fold, too"),
+        (["--fold-check", "1"], "add --no-data"),
     ],
 )
 def test_what_does_not_go_together_is_refused(options: list[str], said: str) -> None:
     found = on_command_line("replicas", *options)
     assert found.returncode == 2
     assert said in found.stderr
+
+
+@pytest.mark.adr("0155-D1")
+@pytest.mark.parametrize(("case", "axes"), [("pipeline", (RankAxis(4, 2),)), ("replicas", ())])
+def test_a_folded_run_is_done_again_folded(
+    case: str, axes: tuple[RankAxis, ...], without_host: str, tmp_path: Path
+) -> None:
+    context = folded(case, 8, without_host, axes, keeps=True)
+    save(context, tmp_path / "run")
+    again = retime(load_run(tmp_path / "run"))
+    assert_same(again.op_log, context.op_log)
+    assert again.op_log.running == context.op_log.running
+    # On other links, as the program itself is there.
+    machine = set_keys(load_machine(without_host, 8), ["links.bandwidth_gbps=0.25x"])[0]
+    expected = folded(case, 8, machine, axes).op_log
+    assert expected.end_ps > context.op_log.end_ps
+    assert_same(retime(load_run(tmp_path / "run"), machine).op_log, expected)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import time
 
 import pytest
@@ -16,7 +15,6 @@ from tests.torch_bridge.running import simulated
 
 MACHINE = "a100-sxm-80g"
 DAY_NS = 24 * 3600 * 10**9
-COUNTED = pytest.mark.skipif(sys.version_info >= (3, 12), reason="calls are estimated there")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,33 +45,29 @@ def more_us(kind: str, few: int, many: int, *parts: str) -> float:
     return time_us(kind, many, *parts) - time_us(kind, few, *parts)
 
 
-@COUNTED
 @pytest.mark.adr("0130-D1")
 def test_a_python_call_takes_its_time_and_two_runs_are_the_same() -> None:
     assert more_us("calls", 100, 300, "python") == pytest.approx(200 * float(host().python_call_us))
     assert spans_of("calls", 100) == spans_of("calls", 100)
 
 
-@COUNTED
 @pytest.mark.adr("0130-D2")
 def test_views_cost_dispatch_and_the_bridge_own_calls_nothing() -> None:
     view_us = float(host().operation.view_us)
     assert more_us("views", 10, 30, "launch", "dispatch") == pytest.approx(20 * view_us)
     # Neither views nor operations of the bridge add a call; an import adds those up to its lock,
-    # not the hundred that find and execute the module.
+    # not the hundred that find and execute the module: 15, and 19 from Python 3.12 on.
     assert more_us("views", 10, 30, "python") == 0
     assert more_us("plain", 10, 30, "python") == 0
-    assert more_us("imports", 0, 1, "python") <= 15 * float(host().python_call_us)
+    assert more_us("imports", 0, 1, "python") <= 19 * float(host().python_call_us)
 
 
-@COUNTED
 @pytest.mark.adr("0140-D2")
 def test_what_depends_on_addresses_or_is_done_in_c_elsewhere_is_not_counted() -> None:
     assert more_us("compared", 10, 30, "python") == 0
     assert more_us("freed", 10, 30, "python") == 0
 
 
-@COUNTED
 @pytest.mark.adr("0141-D1")
 def test_calls_of_several_ranks_are_counted_each_and_two_runs_are_the_same() -> None:
     def spans(count: int) -> list[HostSpan]:
@@ -111,7 +105,6 @@ def test_operations_cost_by_kind_and_by_what_autograd_does() -> None:
     assert (whole / 1e6 - float(expected)) % float(views) == pytest.approx(0, abs=1e-6)
 
 
-@COUNTED
 @pytest.mark.adr("0130-D2")
 def test_what_stands_in_for_cxx_counts_nothing_and_for_python_one_call() -> None:
     call_us = float(host().python_call_us)
@@ -131,7 +124,6 @@ def test_what_stands_in_for_cxx_counts_nothing_and_for_python_one_call() -> None
     assert more_us("streams", 10, 30, "python") == pytest.approx(20 * 7 * call_us)
 
 
-@COUNTED
 @pytest.mark.adr("0130-D2", "0162-D4")
 def test_autocast_casts_in_cxx() -> None:
     """No call of Python is counted for a cast, but its own time in C++."""
@@ -149,8 +141,16 @@ def test_reads_and_new_segments_are_parts_of_their_own() -> None:
     assert more_us("segments", 1, 4, "allocate") == pytest.approx(3 * float(host().cuda_malloc_us))
 
 
-@COUNTED
-@pytest.mark.adr("0141-D2")
+@pytest.mark.adr("0183-D1")
+def test_an_object_of_another_process_takes_its_time_and_that_of_its_tensors() -> None:
+    each_us, tensor_us = float(host().message_us), float(host().message_tensor_us)
+    assert more_us("messages", 0, 5, "launch", "dispatch") == pytest.approx(5 * tensor_us)
+    # A batch of samples, which are a tensor and a number, is two tensors.
+    more = more_us("loaded", 3, 5, "launch", "dispatch") - 2 * float(host().operation.in_place_us)
+    assert more == pytest.approx(2 * (each_us + 2 * tensor_us))
+
+
+@pytest.mark.adr("0181-D1", "0181-D2")
 def test_a_program_that_profiles_itself_keeps_its_profile_and_is_counted_after_it() -> None:
     expected = 200 * float(host().python_call_us)
     assert more_us("profiled", 100, 300, "python") == pytest.approx(expected)

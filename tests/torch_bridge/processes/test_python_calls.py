@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterator
 
 import pytest
 
 pytest.importorskip("torch")
 
-from kernbench.torch_bridge.processes.python_calls import ProgramPlace, PythonCalls, ThreadCalls
+from kernbench.torch_bridge.processes.python_calls import (
+    HAS_MONITORING,
+    MONITOR,
+    ProgramPlace,
+    PythonCalls,
+    ThreadCalls,
+)
 
-pytestmark = [
-    pytest.mark.skipif(sys.version_info >= (3, 12), reason="calls are estimated there"),
-    pytest.mark.adr("0140-D1"),
-]
+pytestmark = pytest.mark.adr("0140-D1")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _monitored() -> Iterator[None]:
+    """Do what a run does for as long as it lasts."""
+    if HAS_MONITORING:
+        MONITOR.begin()
+    yield
+    if HAS_MONITORING:
+        MONITOR.end()
 
 
 class Program:

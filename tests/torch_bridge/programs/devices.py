@@ -457,7 +457,27 @@ def the_module_describes_the_machine() -> None:
     assert properties.total_memory > 1 << 30
     assert "ahbm" in properties.name
     assert torch.accelerator.current_accelerator() == torch.device("cuda")
+    assert properties.is_integrated == 0
+    assert properties.shared_memory_per_block <= properties.shared_memory_per_block_optin
     assert torch.accelerator.device_count() == 4
+
+
+def a_tensor_may_be_given_another_class() -> None:
+    class Weight(torch.nn.Parameter):
+        """As vLLM's: with functions of its own, and no dispatch."""
+
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    x = torch.ones(4, device="cuda")
+    x.__class__ = Weight
+    assert (x.detach() + 1).sum().item() == 8
+    shape = torch.ones(4, device="meta")
+    shape.__class__ = Weight
+    assert shape.data.device == x.data.to("meta").device == torch.device("meta")
 
 
 if __name__ == "__main__":

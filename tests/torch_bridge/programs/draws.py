@@ -15,6 +15,9 @@ DRAWS = {
     "double": lambda n, place: torch.randn(n, device=place, dtype=torch.float64),
     "half": lambda n, place: torch.rand(n, device=place, dtype=torch.float16),
     "randint": lambda n, place: torch.randint(100, (n,), device=place),
+    "into": lambda n, place: torch.randint(
+        100, (n,), out=torch.empty(n, dtype=torch.int64, device=place)
+    ),
     "randperm": lambda n, place: torch.randperm(n, device=place),
     "dropout": lambda n, place: F.dropout(torch.ones(n, device=place), 0.3),
     "bernoulli": lambda n, place: torch.full((n,), 0.5, device=place).bernoulli(),

@@ -90,6 +90,18 @@ elif kind == "foreach":
 elif kind == "reads":
     for _ in range(count):
         x[0, 0].item()
+elif kind == "messages":
+    import multiprocessing
+
+    queue: "multiprocessing.Queue[object]" = multiprocessing.Queue()
+    queue.put({"batch": [torch.ones(2) for _ in range(count)]})
+    queue.get()
+elif kind == "loaded":
+    from torch.utils.data import DataLoader
+
+    samples = [(torch.ones(8), 1)] * (4 * count)
+    for _ in DataLoader(samples, batch_size=4, num_workers=1):
+        x.add_(1)
 elif kind == "segments":
     kept = [torch.empty(1 << 25, device="cuda") for _ in range(count)]
 elif kind == "imports":

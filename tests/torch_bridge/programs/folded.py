@@ -58,6 +58,13 @@ def to_next() -> None:
     work.wait()
 
 
+def uneven() -> None:
+    """Each rank gets more than the one before it."""
+    sent, taken = [1 + each for each in range(ranks)], [1 + rank] * ranks
+    given, out = torch.ones(sum(sent), device="cuda"), torch.empty(sum(taken), device="cuda")
+    dist.all_to_all_single(out, given, taken, sent)
+
+
 def odd_groups() -> None:
     group = dist.new_group([1, 2, 3]) if rank else dist.new_group([0])
     dist.all_reduce(torch.ones(64, device="cuda"), group=group)

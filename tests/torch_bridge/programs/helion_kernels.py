@@ -1,10 +1,12 @@
 """Runs kernels written in Helion, and compares them with PyTorch's operations."""
 
+import sys
 import time
 
 import helion
 import helion.language as hl
 import torch
+import triton
 
 
 @helion.kernel(config=helion.Config(block_sizes=[64, 64, 32]), dot_precision="ieee")
@@ -29,6 +31,32 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
+@helion.kernel(autotune_effort="quick")
+def scaled_sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    for tile in hl.tile(x.size()):
+        out[tile] = 2 * x[tile] + y[tile]
+    return out
+
+
+def tuned():
+    torch.manual_seed(0)
+    x, y = torch.randn(512, 1024, device="cuda"), torch.randn(512, 1024, device="cuda")
+    began = time.perf_counter()
+    torch.testing.assert_close(scaled_sum(x, y).cpu(), 2 * x.cpu() + y.cpu())
+    # Its search takes minutes of real time, with a compiler.
+    assert time.perf_counter() - began < 10
+    bound = scaled_sum.bind((x, y))
+    chosen = min_ms = None
+    for block in ([1, 16], [8, 256], list(bound._config.config["block_sizes"])):
+        config = helion.Config(**{**bound._config.config, "block_sizes": block})
+        run = bound.compile_config(config)
+        ms = triton.testing.do_bench(lambda run=run: run(x, y))
+        if min_ms is None or ms <= min_ms:
+            chosen, min_ms = block, ms
+    assert chosen == list(bound._config.config["block_sizes"]), chosen
+
+
 def main():
     torch.manual_seed(0)
     x, y = torch.randn(128, 96, device="cuda"), torch.randn(96, 64, device="cuda")
@@ -39,4 +67,5 @@ def main():
     assert time.perf_counter() - began < 0.1
 
 
-main()
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import sys
 import time
 
 import torch
@@ -182,3 +183,18 @@ for _ in range(3):
     (expected * weights).sum().backward()
     assert difference(on_device.grad, bias.grad) < 1e-4
 assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+# Dropout in it leaves out probabilities, and scales the others.
+q, every = torch.randn(1, 2, 8, 16), torch.eye(8).expand(1, 2, 8, 8)
+attended = F.scaled_dot_product_attention(q, q, every, is_causal=True)
+dropping = torch.compile(lambda q, v: F.scaled_dot_product_attention(q, q, v, None, 0.5, True))
+found = dropping(q.cuda(), every.cuda()).cpu()
+kept = found != 0
+assert 8 < int(kept.sum()) < 64, int(kept.sum())
+assert torch.allclose(found, 2 * attended * kept, atol=1e-5)
+
+# Nothing of kernbench is traced, but for what stands in for PyTorch's functions.
+own = {str(each.__file__) for name, each in sys.modules.items() if name.startswith("kernbench.")}
+own = {each for each in own if "torch_bridge/compiler/traced.py" not in each}
+assert len(own) > 500, len(own)
+assert not [each for each in own if not torch._dynamo.trace_rules.check_file(each).skipped]

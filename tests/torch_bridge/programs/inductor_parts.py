@@ -1,10 +1,14 @@
 """What programs put into compiled functions beside tensors and products computes as on the host."""
 
+import pytest
 import torch
+import torch.compiler.config as compiler_config
 import triton
 import triton.language as tl
+from torch import arange, rand_like
 from torch._inductor import config
 from torch._inductor import utils as inductor_utils
+from torch._inductor.codecache import CacheBase
 from torch.library import triton_op, wrap_triton
 
 torch.manual_seed(0)
@@ -17,6 +21,28 @@ def near(found, expected, tolerance=1e-5):
 # A graph that no tensor goes into, the first of all.
 made = torch.compile(lambda: torch.ones(3, device="cuda") * torch.tensor(2.0, device="cuda"))()
 near(made, torch.full((3,), 2.0))
+
+
+# Functions that a program has taken out of PyTorch's modules, in a global, a cell and an argument.
+def of_ones(make, x, like=torch.full_like):
+    return make(x) + rand_like(x) * 0 + torch.randn_like(x) * 0 + like(x, 2.0) + arange(3).cuda()
+
+
+found = torch.compile(of_ones, fullgraph=True)(torch.ones_like, torch.ones(3, device="cuda"))
+near(found, torch.tensor([3.0, 4.0, 5.0]))
+
+
+# Parts of a tensor in inference mode, as rotary embeddings of serving programs take them.
+@torch.compile
+def rotated(cache, positions, x):
+    cos, sin = cache[positions].chunk(2, dim=-1)
+    return x * cos + sin
+
+
+with torch.inference_mode():
+    table, x = torch.rand(16, 8), torch.rand(4, 4)
+    made = rotated(table.cuda(), torch.arange(4).cuda(), x.cuda())
+    near(made, x * table[:4, :4] + table[:4, 4:])
 
 
 # The compiler's estimates read the machine: what NVIDIA's data sheet says of an H100 SXM.
@@ -40,6 +66,43 @@ for row in range(4):
     expected[row] = x[0]
     near(total, expected.sum(0))
 near(cache, expected)
+
+
+# Graphs that are replayed keep what a backward pass needs, and gradients add up.
+linear = torch.nn.Linear(8, 8).cuda()
+pictures = torch.randn(3, 4, 8).cuda()
+
+
+def gradient(function):
+    linear.zero_grad(set_to_none=True)
+    first, second = (function(each) for each in pictures[:2])
+    (first + second).backward()
+    function(pictures[2]).backward()
+    return linear.weight.grad.cpu()
+
+
+expected = gradient(lambda x: linear(x).sin().sum())
+for backend in ({"mode": "reduce-overhead"}, {"backend": "cudagraphs"}):
+    captured = torch.compile(lambda x: linear(x).sin().sum(), **backend)
+    for _ in range(4):
+        near(gradient(captured), expected)
+    # As on a GPU, the result of one call is overwritten by the next.
+    losses = []
+    for each in pictures:
+        losses.append(captured(each))
+        losses[-1].backward()
+    near(losses[2].detach(), linear(pictures[2]).sin().sum().detach().cpu())
+    with pytest.raises(RuntimeError, match="overwritten by a subsequent run"):
+        losses[1].item()
+
+
+# A tensor of the device is an index beside others.
+def masked(x, at):
+    return x[None, None, at] + 1
+
+
+x, at = torch.randn(6, 4), torch.tensor([2, 5])
+near(torch.compile(masked, fullgraph=True)(x.cuda(), at.cuda()), masked(x, at))
 
 
 # Streams and events break graphs.
@@ -146,7 +209,7 @@ for mine, expected in zip(found, (3 * x + 8, torch.tensor([10.0]), 3 * x), stric
     near(mine, expected.detach())
 
 
-# Templates of products are tried with numbers of eight bits, too.
+# Templates of products are tried with numbers of eight bits, too, and with what follows them.
 def quantized(x):
     scale = x.abs().max() / 448
     return (x / scale).to(torch.float8_e4m3fn), scale
@@ -157,11 +220,19 @@ a, b = torch.randn(64, 128), torch.randn(128, 128)
 
 
 def product(a8, b8, scale_a, scale_b):
-    return torch._scaled_mm(a8, b8.t(), scale_a=scale_a, scale_b=scale_b, out_dtype=torch.bfloat16)
+    given = {"scale_a": scale_a, "scale_b": scale_b, "out_dtype": torch.bfloat16}
+    return torch._scaled_mm(a8, b8.t(), **given).relu()
 
 
 with config.patch(
     max_autotune=True, max_autotune_gemm_backends="TRITON", autotune_fallback_to_aten=False
 ):
     found = torch.compile(product)(a8, b8, scale_a, scale_b)
-near(found / found.abs().max(), (a @ b.t()) / (a @ b.t()).abs().max(), 0.05)
+expected = (a @ b.t()).relu()
+near(found / found.max(), expected / expected.max(), 0.05)
+
+# Choices are kept for this machine, data mode and kernbench, not for a device of that name.
+kept = CacheBase.get_local_cache_path()
+assert kept.is_file()
+assert kept.name.endswith(compiler_config.cache_key_tag)
+assert "-kernbench-" in kept.name

@@ -61,7 +61,13 @@ fully_shard(sharded)
 split = copy.deepcopy(reference).cuda()
 plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
 split = torch.compile(parallelize_module(split, init_device_mesh("cuda", (size,)), plan))
+# Buckets of one layer each, between which the graph is cut.
+dist._DEFAULT_FIRST_BUCKET_BYTES = 1024
+bucketed = nn.parallel.DistributedDataParallel(copy.deepcopy(reference).cuda(), bucket_cap_mb=1e-3)
+trained(torch.compile(bucketed), lambda step: data[step, rank * 4 : (rank + 1) * 4].cuda())
 trained(reference, lambda step: data[step])
+for mine, other in zip(bucketed.parameters(), reference.parameters(), strict=True):
+    assert difference(mine, other) < 1e-4
 trained(sharded, lambda step: data[step, rank * 4 : (rank + 1) * 4].cuda())
 trained(split, lambda step: data[step].cuda())
 for model in (sharded, split):
@@ -80,6 +86,11 @@ shards = distribute_tensor(x.cuda(), mesh, [Shard(0)]), distribute_tensor(a.cuda
 found = gathered(*shards)
 assert found.device.index == rank
 assert difference(found, (x @ a).relu()) < 1e-5
+
+# Async tensor parallelism is that of usual collectives; the report says so.
+with torch._inductor.config.patch(_micro_pipeline_tp=True):
+    whole = torch.compile(lambda x, w: collectives.all_gather_tensor(x, 0, dist.group.WORLD) @ w)
+    assert difference(whole(x.chunk(size)[rank].cuda(), a.cuda()), x @ a) < 1e-5
 
 # Collectives are estimated on the machine's links: 450 GB/s one way, no more.
 least_ms = (64 << 20) * 2 * (size - 1) / size / 450e6

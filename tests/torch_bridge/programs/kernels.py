@@ -4,6 +4,7 @@ python kernels.py CASE [ARGUMENTS]
 """
 
 import sys
+import time
 
 import pytest
 import torch
@@ -82,6 +83,26 @@ def views_autotuning_and_the_active_device_work() -> None:
     assert y.tolist() == [0] * 3 + [8, 10, 12, 14] + [0] * 3
     assert isinstance(triton.testing.do_bench(lambda: double[(1,)](x, y, 8, BLOCK=16)), float)
     assert y.tolist() == [0] * 3 + [8, 10, 12, 14] + [0] * 3
+
+
+def operations_and_graphs_are_benchmarked_without_a_trace() -> None:
+    x = torch.ones(1 << 20, device="cuda")
+    y = torch.empty_like(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.add(x, 2, out=y)
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+    events[0].record()
+    torch.add(x, 1, out=y)
+    events[1].record()
+    torch.cuda.synchronize()
+    taken_ms = events[0].elapsed_time(events[1])
+    began_s = time.perf_counter()
+    for tried in (lambda: torch.add(x, 1, out=y), graph.replay):
+        assert 0 < triton.testing.do_bench(tried) <= taken_ms
+    # Less than any of them would be launched in: only the program's own calls are counted.
+    assert time.perf_counter() - began_s < 200e-6
+    assert y[0].item() == 2
 
 
 def triton_and_torch_name_the_same_kind_of_device() -> None:

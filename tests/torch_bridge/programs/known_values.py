@@ -42,6 +42,9 @@ def what_follows_from_the_program_is_known() -> None:
     with torch.inference_mode():
         made = torch.ones(3, device="cuda")
     assert made.clone().add_(1).tolist() == [2.0, 2.0, 2.0]
+    # The host counts no integers: it does so in float64.
+    experts = torch.arange(12, device="cuda") % 4
+    assert torch.histc(experts, bins=4, min=0, max=4).tolist() == [3, 3, 3, 3]
 
 
 def write(x, y, number):
@@ -145,7 +148,7 @@ def what_a_kernel_or_a_capture_has_written_is_unknown() -> None:
         tl.store(y + at, 2 * tl.load(x + at))
 
     x, y = torch.ones(4, device="cuda"), torch.ones(4, device="cuda")
-    double[(1,)](x, y)
+    double[(1,)](torch.randn(4, device="cuda"), y)
     assert x.tolist() == [1.0] * 4
     assert y.tolist() == [0.0] * 4
     graph = torch.cuda.CUDAGraph()
@@ -154,6 +157,29 @@ def what_a_kernel_or_a_capture_has_written_is_unknown() -> None:
         z = x * 2
     assert x.tolist() == [0.0] * 4
     assert z.tolist() == [0.0] * 4
+
+
+def what_a_kernel_computes_of_known_numbers_is_known() -> None:
+    @triton.jit
+    def double(x, y, n):
+        at = tl.arange(0, 8)
+        tl.store(y + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+
+    x = torch.arange(8.0, device="cuda")
+    y, part, unknown = torch.empty_like(x), torch.empty_like(x), torch.randn(8, device="cuda")
+    double[(1,)](x, y, 8)
+    assert y.tolist() == [2.0 * each for each in range(8)]
+    # In place, and through views of one memory.
+    double[(1,)](y[4:], y, 4)
+    assert y.tolist() == [16.0, 20.0, 24.0, 28.0, 8.0, 10.0, 12.0, 14.0]
+    # What it leaves of unknown memory stays unknown, and all of that with it.
+    double[(1,)](x, part, 7)
+    double[(1,)](x, unknown, 7)
+    double[(1,)](unknown, x, 8)
+    assert part.tolist() == unknown.tolist() == x.tolist() == [0.0] * 8
+    large = torch.empty(1 << 15, device="cuda")
+    double[(1,)](y, large, 8)
+    assert large[:8].tolist() == [0.0] * 8
 
 
 def a_generator_comes_to_its_longest_length() -> None:

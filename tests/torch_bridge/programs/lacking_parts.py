@@ -54,7 +54,6 @@ REFUSED = [
         "symm_mem.one_shot_all_reduce",
     ),
     (lambda: x.__dlpack__(), "Tensor.__dlpack__"),
-    (lambda: mp.Manager().Pool(), "multiprocessing.Pool"),
 ]
 
 

@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import PathFinder
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,11 @@ def keep_thresholds(rank, path):
 def garbage(folder):
     for count in (2, 3):
         mp.spawn(keep_thresholds, (f"{folder}/{count}",), nprocs=count)
+
+
+def thread_pools(path):
+    with ThreadPool(2) as pool:
+        Path(path).write_text(str(pool.map(lambda x: x * x, range(5))))
 
 
 class Finder:

@@ -59,3 +59,29 @@ def test_ranks_that_cannot_be_are_refused(tmp_path: Path, ranks: str) -> None:
     assert done.exit_code == 2
     assert "--ranks-print must be all, or ranks from 0 to" in done.stderr
     assert sys.stdout is not None
+
+
+def test_a_node_has_a_log_of_what_its_ranks_print(tmp_path: Path) -> None:
+    command = ["torchrun", "--nnodes", "2", "--nproc-per-node", "2", "--machine", "h100-sxm:2x2"]
+    command += ["--ranks-print", "3", "--log-dir", str(tmp_path / "logs")]
+    done = CliRunner().invoke(app, [*command, str(PROGRAMS / "printing.py"), ""])
+    assert done.exit_code == 0, done.output
+    for node, ranks in enumerate([(0, 1), (2, 3)]):
+        lines = (tmp_path / "logs" / f"node{node}.log").read_text().splitlines()
+        for rank in ranks:
+            said = [each for each in lines if each.startswith(f"[rank {rank}] ")]
+            assert said[:2] == [f"[rank {rank}] hello", f"[rank {rank}] from {rank}"]
+            assert f"[rank {rank}] unfinished" in said or f"[rank {rank}] finished" in said
+            assert f"[rank {rank}] to stderr" in said
+        assert len(lines) == sum(
+            each.startswith(tuple(f"[rank {it}]" for it in ranks)) for each in lines
+        )
+    assert "from 0" not in done.stdout
+
+
+def test_a_folder_of_logs_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("mine")
+    command = ["torchrun", "--log-dir", str(tmp_path / "logs"), str(PROGRAMS / "printing.py"), ""]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2
+    assert f"error: --log-dir {tmp_path / 'logs'}: File exists" in done.output

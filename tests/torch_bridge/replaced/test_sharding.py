@@ -14,7 +14,6 @@ from torch.distributed.tensor import DTensor  # noqa: E402
 from torch.distributed.tensor._op_schema import OpSchema, OutputSharding  # noqa: E402
 from torch.distributed.tensor._sharding_prop import ShardingPropagator  # noqa: E402
 
-from kernbench.torch_bridge.processes.python_calls import IS_COUNTED  # noqa: E402
 from kernbench.torch_bridge.replaced.sharding import SharedRules  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
@@ -42,7 +41,6 @@ def test_a_rule_is_found_once_and_each_rank_has_its_own_mesh(
     assert sum(count for name, count in asked.items() if "foreach" in name) == 6
 
 
-@pytest.mark.skipif(not IS_COUNTED, reason="calls of Python are estimated from 3.12 on")
 @pytest.mark.adr("0066-D3")
 def test_each_rank_takes_the_time_of_rules_that_one_has_found() -> None:
     log = simulated("sharding.py", "lists", nprocs=2, machine="a100-sxm-80g").op_log

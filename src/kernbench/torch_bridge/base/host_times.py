@@ -55,6 +55,8 @@ class HostTimes:
         self.collective_ps = ps(spec.collective_us)
         self.read_ps = ps(spec.read_us)
         self.cuda_malloc_ps = ps(spec.cuda_malloc_us)
+        self.message_ps = ps(spec.message_us)
+        self.message_tensor_ps = ps(spec.message_tensor_us)
         self.triton_launch_ps = ps(spec.triton_launch_us)
         self.triton_argument_ps = ps(spec.triton_argument_us)
         small = {HostPart.VIEW: spec.compiled_empty_us, HostPart.FACTORY: spec.compiled_empty_us}

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+DIFFERENTIATING = (
+    torch._C._dispatch_tls_local_include_set(),
+    torch._C._dispatch_tls_local_exclude_set(),
+)
+"""The default dispatch keys of C++ in a thread, which a replay of a graph changes, and a kernel
+that is below autograd."""
 
 
 class Mode(TorchDispatchMode):

@@ -75,6 +75,7 @@ _ON_ONE_DEVICE = frozenset(
         "aten.cat.default",
         "aten.embedding.default",
         "aten.nll_loss_forward.default",
+        "aten._cudnn_rnn.default",
     }
 )
 

@@ -384,16 +384,11 @@ def _arrive(
 ) -> None:
     """Add the part to the collective, after its host's time, its stream and the last call."""
     run, state = process.session.run, process.state
-    after: list[Handle] = [process.host.timer()]
     queue = run.queue_for(part.sip_id) if part.on_device or part.follows_stream else None
-    if queue is not None and queue.tail is not None:
-        after.append(queue.tail)
+    after = [process.host.timer(), *state.put_behind(channel, queue, part)]
+    until_all_ps = meeting.until_all_call_ps()
     if run.keeper is not None:
         run.keeper.arrives(meeting, position, part, (process, channel), queue, has_host=True)
-    before = state.channel_tails.get(channel)
-    if before is not None:
-        after.append(before)
-    state.channel_tails[channel] = part
     meeting.arrive(position, part, after, others)
     if meeting.is_complete:
         parts = [each for each in meeting.parts() if isinstance(each, TorchPart)]
@@ -401,8 +396,17 @@ def _arrive(
             _compute(meeting, parts)
         for each in parts:
             # One that stands for others is among them several times.
-            if each.call is not None:
+            if each.call is None:
+                continue
+            each.call = None
+            if until_all_ps:
+                run.simulation.timer(until_all_ps, part.label).when_done(partial(_has_data, each))
+            else:
                 each.has_data()
+
+
+def _has_data(part: TorchPart, _: object) -> None:
+    part.has_data()
 
 
 def _meet_on_a_device(meeting: Collective, parts: Sequence[TorchPart]) -> bool:

@@ -101,7 +101,10 @@ def gather(root: int) -> Compute:
     """Copy all inputs to the root."""
 
     def compute(inputs: Lists, outputs: Lists) -> None:
-        for target, (source,) in zip(outputs[root], inputs, strict=True):
+        # As for scatter.
+        for target, (source,) in zip(
+            outputs[root] or [each[0] for each in inputs], inputs, strict=True
+        ):
             target.copy_(source)
 
     return compute
@@ -111,7 +114,10 @@ def scatter(root: int) -> Compute:
     """Copy one of the root's tensors to each rank."""
 
     def compute(inputs: Lists, outputs: Lists) -> None:
-        for source, (target,) in zip(inputs[root], outputs, strict=True):
+        # Of a folded run perhaps the root is not there, and somebody else stands for it.
+        for source, (target,) in zip(
+            inputs[root] or [each[0] for each in outputs], outputs, strict=True
+        ):
             target.copy_(source)
 
     return compute

@@ -73,6 +73,11 @@ class SimulatedGroup(dist.ProcessGroup):
         self._store = store
         self.options = options if isinstance(options, Options) else Options()
         self._owner = current()
+        if self._owner.memory is not None:
+            raise UnsupportedTorchError(
+                f"a process group in a worker that rank {self._owner.rank} has started: it would "
+                "be a rank outside of its world; start ranks with torch.multiprocessing.spawn"
+            )
         self._owner.join_as(rank)
         self._described = ""
         self._members: ProcessGroup | None = None

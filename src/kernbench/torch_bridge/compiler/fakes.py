@@ -76,9 +76,13 @@ def install(patches: Patches, views: Views) -> None:
 
 
 def _device_for_cpp(args: Any) -> torch.device:
-    fake = args[0]
-    found: torch.device = fake.fake_device
-    return META if fake.fake_mode.in_kernel_invocation or found.type == DEVICE_TYPE else found
+    asked = args[0]
+    found = getattr(asked, "fake_device", None)
+    if found is None:
+        # C++ asks for the device of a functional tensor around a fake one, from PyTorch 2.14 on.
+        found = _device_of(asked)
+        return META if found.type == DEVICE_TYPE else found
+    return META if asked.fake_mode.in_kernel_invocation or found.type == DEVICE_TYPE else found
 
 
 def _answering(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,13 +95,16 @@ def _answering(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _meaning_cuda(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a mode's dispatch, to which a tensor that C++ asks for on ``meta`` is on ``cuda``."""
+    """Return a mode's dispatch, to which ``cuda`` and C++'s ``meta`` are the rank's own device."""
 
     @functools.wraps(original)
     def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if kwargs and COMPILING.depth:
             device = kwargs.get("device")
-            if device is not None and getattr(device, "type", None) == "meta":
+            # Results are kept by arguments, so that a device without its index is another rank's.
+            if isinstance(device, torch.device) and (
+                device.type == "meta" or device in _WITHOUT_INDEX
+            ):
                 kwargs = {**kwargs, "device": with_index(DEVICE_TYPE)}
         made = original(self, func, types, args, kwargs or {})
         if getattr(made, "constant", None) is not None:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils._mode_utils import no_dispatch
 
+from kernbench.torch_bridge.placement.residence import Residence
 from kernbench.torch_bridge.processes.process import current
+
+_OVERWRITTEN = (
+    "Error: accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run. "
+    "To prevent overwriting, clone the tensor outside of torch.compile() or call "
+    "torch.compiler.cudagraph_mark_step_begin() before each model invocation."
+)
+"""What PyTorch says."""
 
 
 class Graphs:
@@ -16,6 +26,8 @@ class Graphs:
     def __init__(self) -> None:
         self.recorded: set[tuple[int, int]] = set()
         """The ranks and addresses of what graphs return: it stays where it is."""
+        self.awaiting: set[int] = set()
+        """The ranks whose last forward pass awaits its backward pass."""
 
     def cudagraphify(
         self,
@@ -23,16 +35,103 @@ class Graphs:
         static_input_idxs: Sequence[int] = (),
         *,
         mutated_input_idxs: Sequence[int] = (),
+        is_backward: bool = False,
+        is_inference: bool = False,
         **options: Any,
     ) -> Any:
         """Inductor's function of that name."""
-        return Graphed(self, model, static_input_idxs, mutated_input_idxs)
+        made = Graphed(self, model, static_input_idxs, mutated_input_idxs)
+        if is_backward:
+            made.is_backward = True
+            return self._ending(made)
+        made.is_forward = not is_inference
+        return made
+
+    def of_backend(self, model: Any, inputs: Any, static_input_idxs: Any, **options: Any) -> Any:
+        """What the backend ``cudagraphs`` calls, with inputs to look at."""
+        return self.cudagraphify(model, static_input_idxs, **options)
+
+    def _ending(self, backward: Graphed) -> Callable[[list[Any]], Any]:
+        def run(inputs: list[Any]) -> Any:
+            self.awaiting.discard(current().rank)
+            return backward(inputs)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+
+@dataclass(slots=True)
+class _Captured:
+    """A function, captured once, and the memory that it reads from and writes to."""
+
+    graph: Any
+    held: list[Any]
+    made: Any
+    given: list[Any] = field(default_factory=list)
+    """The storages of the results of its last call: not those of ``made``, on their memory."""
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether anything holds a result of its last call: the program, or its autograd."""
+        return any(torch._C._storage_Use_Count(each._cdata) > 1 for each in self.given)
+
+    def results(self) -> Any:
+        """Return results of a call: other tensors each time, on the same memory."""
+        inputs = {_address(each) for each in self.held if isinstance(each, torch.Tensor)}
+        storages: dict[int, Any] = {}
+        found = [
+            _on(storages.setdefault(_address(each), _on_memory_of(each)), each)
+            if isinstance(each, torch.Tensor) and _address(each) not in inputs
+            else each
+            for each in self.made
+        ]
+        self.given = list(storages.values())
+        return found
+
+    def overwrite(self) -> None:
+        """Make reading results of the last call an error: they will be another call's."""
+        for each in self.given:
+            each._kernbench = _Overwritten(None)
+        self.given = []
+
+
+def _on_memory_of(tensor: torch.Tensor) -> Any:
+    """Return another storage on a tensor's memory, and on its place on the device."""
+    storage = tensor.untyped_storage()
+    made: Any = torch._C._construct_storage_from_data_pointer(
+        storage.data_ptr(), storage.device, storage.nbytes()
+    )
+    made._kernbench, made._kernbench_owner = storage._kernbench, storage
+    return made
+
+
+def _on(storage: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor like another one, on another storage."""
+    with no_dispatch():
+        made = torch.empty(0, dtype=tensor.dtype)
+        return made.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
+class _Overwritten(Residence):
+    """Where a result was, which is the next call's now: whoever asks gets PyTorch's error."""
+
+    __slots__ = ()
+
+    @property
+    def device(self) -> Any:
+        raise RuntimeError(_OVERWRITTEN)
+
+    @device.setter
+    def device(self, device: Any) -> None:
+        pass
 
 
 class Graphed:
     """A compiled function that is captured at its second call, per rank and layout of inputs.
 
-    One that writes to an input that is copied is not captured: the copy would have it.
+    One that writes to an input that is copied is not captured: the copy would have it. A call
+    overwrites the results of the last one, as a GPU's graph does; but while a backward pass is to
+    come that needs them, the function is captured again, in other memory.
     """
 
     _boxed_call = True
@@ -45,13 +144,15 @@ class Graphed:
         mutated: Sequence[int],
     ) -> None:
         self._graphs = graphs
+        self.is_forward = self.is_backward = False
+        """Whether a backward pass follows, and whether it is one."""
         self._model = model
         self._static = frozenset(static)
         """Which inputs stay where they are, as weights do."""
         self._written = frozenset(mutated) - self._static
         self._has_said = False
         self._warm: set[Any] = set()
-        self._captured: dict[Any, tuple[Any, list[Any], Any]] = {}
+        self._captured: dict[Any, list[_Captured]] = {}
 
     def __call__(self, inputs: list[Any]) -> Any:
         if current().capture is not None or self._writes_elsewhere(inputs):
@@ -59,16 +160,32 @@ class Graphed:
         key = self._key_of(inputs)
         if key not in self._warm:
             self._warm.add(key)
+            self._await_backward()
             return self._model(list(inputs))
-        found = self._captured.get(key)
-        if found is None:
-            found = self._captured[key] = self._capture(inputs)
-        graph, held, made = found
+        found = self._free_one(key, inputs)
         for at, given in enumerate(inputs):
             if self._is_copied(at, given):
-                held[at].copy_(given)
-        graph.replay()
-        return list(made) if isinstance(made, (list, tuple)) else made
+                found.held[at].copy_(given)
+        found.overwrite()
+        found.graph.replay()
+        self._await_backward()
+        # Autograd would take a gradient that nothing else uses for its own.
+        return list(found.made) if self.is_backward else found.results()
+
+    def _await_backward(self) -> None:
+        if self.is_forward:
+            self._graphs.awaiting.add(current().rank)
+
+    def _free_one(self, key: Any, inputs: list[Any]) -> _Captured:
+        """Return what is captured for inputs, and whose results may be overwritten."""
+        captured = self._captured.setdefault(key, [])
+        if captured and current().rank not in self._graphs.awaiting:
+            return captured[0]
+        for each in captured:
+            if not each.is_in_use:
+                return each
+        captured.append(self._capture(inputs))
+        return captured[-1]
 
     def _writes_elsewhere(self, inputs: list[Any]) -> bool:
         rank, recorded = current().rank, self._graphs.recorded
@@ -92,17 +209,24 @@ class Graphed:
             for at, each in enumerate(inputs)
         )
 
-    def _capture(self, inputs: list[Any]) -> tuple[Any, list[Any], Any]:
+    def _capture(self, inputs: list[Any]) -> _Captured:
         held = [
-            each.clone() if self._is_copied(at, each) else each for at, each in enumerate(inputs)
+            each.clone() if self._is_copied(at, each) else _lasting(each)
+            for at, each in enumerate(inputs)
         ]
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             made = self._model(list(held))
-        self._graphs.recorded.update(
-            (current().rank, _address(each)) for each in made if isinstance(each, torch.Tensor)
-        )
-        return graph, held, made
+        results = [each for each in made if isinstance(each, torch.Tensor)]
+        self._graphs.recorded.update((current().rank, _address(each)) for each in results)
+        return _Captured(graph, held, made)
+
+
+def _lasting(given: Any) -> Any:
+    """Return an input that stays where it is, but not as the result of one call of a graph."""
+    if isinstance(given, torch.Tensor) and hasattr(given.untyped_storage(), "_kernbench_owner"):
+        return _on(_on_memory_of(given), given)
+    return given
 
 
 def _address(tensor: torch.Tensor) -> int:

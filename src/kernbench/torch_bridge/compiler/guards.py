@@ -1,13 +1,15 @@
 """What compiled code holds for: the device of a tensor, which C++ does not know, and the rank.
 
 Ranks share the code of libraries, and with it what was compiled of it. The limit of recompilations
-is of one process, so that those for other ranks do not count.
+is of one process, so that those for other ranks do not count; nor do the sizes that others had,
+from which a process learns what to take as dynamic.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -18,23 +20,40 @@ from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.tensors import device_of
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.compiling import Views
-from kernbench.torch_bridge.processes.process import current
+from kernbench.torch_bridge.processes.process import Process, current
 
 
 def install(patches: Patches, views: Views) -> None:
     """Guard what is compiled for a tensor by the tensor's device, too."""
-    from torch._dynamo import convert_frame
+    from torch._dynamo import convert_frame, pgo
     from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
+    from torch._dynamo.variables.builder import VariableBuilder
     from torch._guards import Guard
 
     patches.set(GuardBuilder, "TENSOR_MATCH", _also_by_device(GuardBuilder.TENSOR_MATCH))
     by_id = _also_as_it_runs(GuardBuilder.id_match_unchecked, views)
     patches.set(GuardBuilder, "id_match_unchecked", by_id)
     patches.set(Guard, "create", _but_of_stand_ins(Guard.create, views))
+    patches.set(VariableBuilder, "_wrap", _as_its_own(VariableBuilder._wrap, views))
     patches.set(GuardBuilder, "TYPE_MATCH", _but_of_environment(GuardBuilder.TYPE_MATCH))
     patches.set(CheckFunctionManager, "__init__", _of_rank(CheckFunctionManager.__init__))
     counts = _counting_own(convert_frame.compute_cache_size)
     patches.set(convert_frame, "compute_cache_size", counts)
+    patches.set(pgo, "get_code_state", _of_own(pgo.get_code_state, pgo.CodeState))
+
+
+def _of_own(original: Callable[[], Any], make: Callable[[], Any]) -> Callable[[], Any]:
+    """Return what gives the sizes that functions were compiled for: the rank's own."""
+    of_process: dict[Process, Any] = {}
+
+    @functools.wraps(original)
+    def get_code_state() -> Any:
+        process = current()
+        if process not in of_process:
+            of_process[process] = defaultdict(make)
+        return of_process[process]
+
+    return get_code_state
 
 
 def _of_rank(original: Callable[..., None]) -> Callable[..., None]:
@@ -105,6 +124,19 @@ def _also_as_it_runs(original: Callable[..., Any], views: Views) -> Callable[...
     return match
 
 
+def _as_its_own(original: Callable[..., Any], views: Views) -> Callable[..., Any]:
+    """Return what takes a program's value into a graph: a function of the bridge as PyTorch's own.
+
+    A program that has taken it out of PyTorch's module (``from torch import zeros_like``) holds it.
+    """
+
+    @functools.wraps(original)
+    def wrap(self: Any, value: Any) -> Any:
+        return original(self, views.own_of(value))
+
+    return wrap
+
+
 def _but_of_stand_ins(original: Callable[..., Any], views: Views) -> Callable[..., Any]:
     """Return how guards are made, without those of parts of functions with a stand-in.
 
@@ -115,7 +147,8 @@ def _but_of_stand_ins(original: Callable[..., Any], views: Views) -> Callable[..
     def create(self: Any, builder: Any) -> Any:
         source = getattr(self.originating_source, "base", None)
         while source is not None:
-            if views.stand_in_of(builder.get(source)) is not None:
+            seen = builder.get(source)
+            if views.stand_in_of(seen) is not None or views.own_of(seen) is not seen:
                 return None
             source = getattr(source, "base", None)
         return original(self, builder)

@@ -9,10 +9,12 @@ import ctypes
 import functools
 import importlib
 import os
+import pkgutil
 import sys
 import threading
 import warnings
 from collections.abc import Callable
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +22,9 @@ import torch._library.triton
 import torch.compiler.config
 from torch.utils._python_dispatch import _disable_current_modes
 
+import kernbench
 from kernbench.errors import UnsupportedOpError, UsageError, nearest
+from kernbench.logs import logger
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.compiler import (
     estimates,
@@ -34,11 +38,13 @@ from kernbench.torch_bridge.compiler import (
     trials,
     wrappers,
 )
+from kernbench.torch_bridge.compiler.numbering import Numbering
 from kernbench.torch_bridge.device import streams
 from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import EagerObserver, Observer
 from kernbench.torch_bridge.processes.call_counts import uncounted, unseen
 from kernbench.torch_bridge.processes.compiling import COMPILING, Views
+from kernbench.torch_bridge.processes.process import HERE
 from kernbench.torch_bridge.processes.python_calls import ThreadCalls
 from kernbench.torch_bridge.python import environ
 from kernbench.torch_bridge.replaced import without_compiler
@@ -48,6 +54,7 @@ from kernbench.triton_backend import compile_target
 if TYPE_CHECKING:
     from kernbench.runtime_api import Run
 
+_LOG = logger("compile")
 _compile = torch.compile
 _INDUCTOR, _NOTHING = "inductor", "eager"
 _INSTEAD = (
@@ -61,8 +68,10 @@ _AT_LAUNCH = (
 _CHOICES = (_INDUCTOR, _NOTHING)
 _ON_THE_WAY = ("optimize", "optimize_assert", "explain", "export")
 """What programs call of ``torch._dynamo`` to have something compiled."""
-_UNTRACED = ("kernbench.torch_bridge", "kernbench.runtime_api", "kernbench.triton_backend",
-             "kernbench.clock", "simpy", "greenlet")  # fmt: skip
+_UNTRACED = ("simpy", "greenlet")
+_PROGRAMS = "accuracy"
+"""The part of kernbench that has programs, which are traced."""
+_MAIN = "__main__"
 _OF_DEVICES: tuple[Any, ...] = (
     Observer.__torch_dispatch__,
     EagerObserver.__torch_dispatch__,
@@ -77,6 +86,8 @@ _OF_DEVICES: tuple[Any, ...] = (
 """What is never compiled, with all that it calls."""
 _OF_STREAMS = (streams.Stream, streams.Event, streams.StreamContext)
 """What graphs break at: streams and events that C++ does not know."""
+_BY_FUNCTION = ("get_torch_obj_rule_map", "get_tensor_method")
+"""What makes Dynamo's rules by function, and keeps them."""
 _ENTRIES = (
     ("torch._dynamo.convert_frame", "CatchErrorsWrapper.__call__"),
     ("torch._inductor.compile_fx", "compile_fx"),
@@ -93,6 +104,7 @@ class Compiler:
         self._run = run
         self._is_imported = self._is_there = False
         self.views = Views(patches, environ.plain, environ.of_processes)
+        self._numbering = Numbering()
 
     def compile(self, model: Any = None, **options: Any) -> Any:
         """``torch.compile``: PyTorch's own, behind the first import of the compiler."""
@@ -114,11 +126,13 @@ class Compiler:
     def prepare(self) -> None:
         """Import the whole compiler, and let it compile for simulated devices."""
         if not self._is_there:
+            begun_s = perf_counter()
             self.import_tracer()
             with self.views.compiling():
                 _expect_deprecations()
                 self._is_there = True
                 self._prepare()
+            _LOG.info("PyTorch's compiler is there, after %.1f s", perf_counter() - begun_s)
 
     def _import_tracer(self) -> None:
         without_compiler.leave()
@@ -141,17 +155,20 @@ class Compiler:
     def _prepare(self) -> None:
         import torch._inductor.compile_fx
         from torch._dynamo import device_interface, trace_rules
+        from torch._inductor import cudagraph_trees
 
         patches, views = self._patches, self.views
         device_interface.init_device_reg()
         interface.install(patches)
         fakes.install(patches, views)
-        wrappers.install(patches)
+        wrappers.install(patches, self._numbering)
         trials.install(patches, views)
         guards.install(patches, views)
-        kept.install(patches)
+        kept.install(patches, self._numbering)
         estimates.install(patches, self._run)
-        patches.set(torch._inductor.compile_fx, "cudagraphify", graphed.Graphs().cudagraphify)
+        graphs = graphed.Graphs()
+        patches.set(torch._inductor.compile_fx, "cudagraphify", graphs.cudagraphify)
+        patches.set(cudagraph_trees, "cudagraphify_impl", graphs.of_backend)
         # Once PyTorch has called an operator of kernels eagerly, it holds what the bridge set.
         views.over[torch._library.triton, "wrap_triton_enabled"] = threading.local()
         views.over[torch.nn.functional, "scaled_dot_product_attention"] = traced.attention
@@ -167,6 +184,7 @@ class Compiler:
                 self._patches.set(torch.accelerator, name, unseen(_other(value)))
 
     def _compile_kernels(self) -> None:
+        from torch._functorch._aot_autograd import autograd_cache
         from torch._inductor import codecache, config
         from torch._inductor.runtime import triton_helpers, triton_heuristics
 
@@ -179,10 +197,12 @@ class Compiler:
         # Libraries of a GPU's compiler; kernbench's kernels have none.
         if hasattr(torch.utils._triton, "_extern_libs_key"):
             patches.set(torch.utils._triton, "_extern_libs_key", lambda *args: "")
-        patches.set(codecache, "add_ephemeral_timeout_increase_for_distributed", lambda ns: 0)
+        for module in (codecache, autograd_cache):
+            patches.set(module, "add_ephemeral_timeout_increase_for_distributed", lambda ns: 0)
         # All keys of what is kept on disk have it.
-        tag = torch.compiler.config.cache_key_tag
-        self._configure(torch.compiler.config, cache_key_tag=tag + kept.kept_for(self._run))
+        tag = torch.compiler.config.cache_key_tag + kept.kept_for(self._run)
+        self._configure(torch.compiler.config, cache_key_tag=tag)
+        kept.keep_choices(patches, tag)
         self._configure(
             config,
             compile_threads=1,
@@ -218,15 +238,28 @@ class Compiler:
             if COMPILING.depth:
                 return original(*args, **kwargs)
             # Dynamo itself disables modes, but not for DDP.
+            begun_s, spent_s = perf_counter(), process_time()
             with self.views.compiling(), _disable_current_modes():
                 try:
-                    return original(*args, **kwargs)
+                    found = original(*args, **kwargs)
+                    _log_compiled(args, perf_counter() - begun_s)
                 except TorchDynamoException as error:
                     if not isinstance(error, Unsupported):
                         error.add_note(_INSTEAD)
                     raise
+            self._let_pass(process_time() - spent_s)
+            return found
 
         return call
+
+    def _let_pass(self, spent_s: float) -> None:
+        """Let the time that compiling has taken pass for the program, if it is asked for."""
+        host = self._run.machine.spec.host
+        share = 0 if host is None else host.compile_share
+        if share and HERE.process is not None:
+            passed_ps = int(share * int(spent_s * 1e12))
+            HERE.process.session.compiled_ps += passed_ps
+            HERE.process.host.work("torch.compile", passed_ps)
 
     def _leave_untraced(self, trace_rules: Any) -> None:
         from torch._C._dynamo import guards as c_guards
@@ -236,7 +269,9 @@ class Compiler:
 
         traceable = (*trace_rules.BUILTIN_INLINE_WHEN_CALLED, traced.__file__)
         self._patches.set(trace_rules, "BUILTIN_INLINE_WHEN_CALLED", traceable)
-        for name in _UNTRACED:
+        parts = (each.name for each in pkgutil.iter_modules(kernbench.__path__))
+        own = (f"{kernbench.__name__}.{each}" for each in parts if each not in (_PROGRAMS, _MAIN))
+        for name in (*own, *_UNTRACED):
             trace_rules.add(name)
         skip = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
         for function in _OF_DEVICES:
@@ -245,13 +280,37 @@ class Compiler:
         name = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
         value = str(c_guards._torchinductor_pyobject_tensor_data_ptr)
         ctypes.CDLL(None).setenv(name.encode(), value.encode(), 1)
-        # Rules are kept by function: those that show while compiling.
+        for name in _BY_FUNCTION:
+            rules = functools.cache(self._as_compiling(getattr(trace_rules, name).__wrapped__))
+            self._patches.set(trace_rules, name, rules)
         trace_rules.clear_lru_cache()
-        rules = trace_rules.get_torch_obj_rule_map()
         for function in _OF_STREAMS:
-            rules.pop(function, None)
             UserDefinedClassVariable._in_graph_classes().discard(function)
-        trace_rules.get_tensor_method()
+
+    def _as_compiling(self, make: Callable[[], Any]) -> Callable[[], Any]:
+        """Return what makes rules of PyTorch's functions: of those that show while compiling.
+
+        A group that is joined later has them made anew.
+        """
+
+        @functools.wraps(make)
+        def made() -> Any:
+            with self.views.compiling():
+                rules = make()
+            if isinstance(rules, dict):
+                for function in _OF_STREAMS:
+                    rules.pop(function, None)
+            return rules
+
+        return made
+
+
+def _log_compiled(args: tuple[Any, ...], taken_s: float) -> None:
+    """Log what was compiled: a function, as Dynamo is given its frame, or a graph of its own."""
+    codes = (getattr(each, "f_code", None) for each in args)
+    names = [f"{code.co_qualname} at {code.co_filename}:{code.co_firstlineno}"
+             for code in codes if code is not None]  # fmt: skip
+    _LOG.info("torch.compile: %s in %.1f s", names[0] if names else "a graph", taken_s)
 
 
 def _with_advice(run: Callable[..., Any]) -> Callable[..., Any]:

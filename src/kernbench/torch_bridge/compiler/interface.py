@@ -8,6 +8,7 @@ import torch
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.module import CudaDeviceProperties
+from kernbench.torch_bridge.processes.process import current
 
 
 def install(patches: Patches) -> None:
@@ -20,6 +21,7 @@ def install(patches: Patches) -> None:
     from torch._dynamo import utils as dynamo_utils
     from torch._inductor import comm_analysis, utils
     from torch._inductor.runtime.hints import DeviceProperties
+    from torch.distributed import _symmetric_memory as symmetric
 
     kind = device_interface.CudaInterface
     for name, value in list(vars(kind).items()):
@@ -32,10 +34,17 @@ def install(patches: Patches) -> None:
     for module in (utils, comm_analysis):
         for each in list(vars(module).values()):
             _forget(each)
+    patches.set(symmetric, "is_symm_mem_enabled_for_group", _is_shared)
     kinds = dynamo_utils.common_constant_types
     if CudaDeviceProperties not in kinds:
         kinds.add(CudaDeviceProperties)
         patches.on_close(kinds.discard, CudaDeviceProperties)
+
+
+def _is_shared(group_name: str) -> bool:
+    """Answer whether a group's devices map each other's memory, where a pass would use that."""
+    current().session.lacks_shared_memory = True
+    return False
 
 
 def _asked(name: str) -> Any:

@@ -1,42 +1,183 @@
-"""For whom the compiler's files on disk hold: the key that tells runs apart.
+"""For whom the compiler's files on disk hold: the key that tells runs and ranks apart.
 
 Inductor keeps graphs, kernels and the choices of its benchmarks. Its keys know nothing of
 kernbench: neither of the machine whose modeled time decided, nor of what the bridge shows to it.
+They tell devices apart by number, where ranks with the same graph could share what was made of it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves
+
 import kernbench
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.placement.names import DEVICE_TYPE, with_index
+from kernbench.torch_bridge.compiler.numbering import Numbering
+from kernbench.torch_bridge.placement.names import current_index
+from kernbench.torch_bridge.processes.process import current
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import Run
 
 _KERNBENCH = Path(__file__).parents[2]
 _DECIDING = ("torch_bridge", "triton_backend")
+_OF_NO_CHOICE = {"name", "description", "host", "usd_per_device_hour", "clusters", "sources"}
+"""What of a machine neither a graph nor a trial on a device depends on: a change of it compiles
+nothing again."""
 
 
-def install(patches: Patches) -> None:
-    """Keep what is compiled by its device, which PyTorch's keys of DTensors leave out."""
-    from torch._inductor.codecache import FxGraphHashDetails
+def install(patches: Patches, numbering: Numbering) -> None:
+    """Let the keys and files of the compiler number devices by rank."""
+    from torch._functorch._aot_autograd import autograd_cache
+    from torch._inductor import codecache
+    from torch._inductor.graph import GraphLowering
 
-    patches.set(FxGraphHashDetails, "__init__", _of_device(FxGraphHashDetails.__init__))
+    details, of_graph = codecache.FxGraphHashDetails, autograd_cache.AOTAutogradCacheDetails
+    patches.set(details, "__init__", _with_device(details.__init__, numbering))
+    patches.set(of_graph, "__init__", _with_rank(of_graph.__init__))
+    for pickler in (autograd_cache.AOTAutogradCachePickler, codecache.FxGraphCachePickler):
+        reduce = _by_number(pickler.reducer_override, numbering, codecache._ident)
+        patches.set(pickler, "reducer_override", reduce)
+    load = GraphLowering._compile_to_module_lines
+    patches.set(GraphLowering, "_compile_to_module_lines", _written(load, numbering))
+    load = codecache.PyCodeCache.load_by_key_path
+    patches.set(codecache.PyCodeCache, "load_by_key_path", staticmethod(_read(load, numbering)))
+    cached = autograd_cache.AOTAutogradCache
+    patches.set(cached, "save", staticmethod(_saving(cached.save, numbering)))
+    result = autograd_cache.GenericAOTAutogradResult
+    patches.set(result, "wrap_post_compile", _loading(result.wrap_post_compile, numbering))
 
 
-def _of_device(original: Callable[..., None]) -> Callable[..., None]:
+def _with_device(original: Callable[..., None], numbering: Numbering) -> Callable[..., None]:
     @wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        self.kernbench_device = with_index(DEVICE_TYPE).index
+    def init(self: Any, gm: Any, inputs: Any, *args: Any, **kwargs: Any) -> None:
+        numbering.begin(inputs)
+        original(self, gm, inputs, *args, **kwargs)
+        # PyTorch's keys leave it out where an input is a DTensor.
+        self.default_cuda_device_index = numbering.exchanged(current_index())
+        machine = current().session.run.machine
+        if machine.sip_overrides:
+            self.kernbench_device = machine.sip_at(current().state.sip_id).model_dump_json()
 
     return init
+
+
+def _with_rank(original: Callable[..., None]) -> Callable[..., None]:
+    """Return the initializer of a program's graph, which is of one rank if it has DTensors.
+
+    Their operations are traced as those of a place in a mesh.
+    """
+    from torch._library import opaque_object
+
+    # The name before PyTorch 2.14, which warns at each call of it.
+    is_opaque = getattr(opaque_object, "is_opaque_symbolic_type", None)
+    is_opaque = is_opaque or opaque_object.is_opaque_reference_type
+
+    @wraps(original)
+    def init(self: Any, gm: Any, inputs: Any, *args: Any, **kwargs: Any) -> None:
+        if any(
+            is_opaque(type(each))
+            or (isinstance(each, torch.Tensor) and is_traceable_wrapper_subclass(each))
+            for each in _values(gm, inputs)
+        ):
+            self.kernbench_rank = current().rank
+        original(self, gm, inputs, *args, **kwargs)
+
+    return init
+
+
+def _values(gm: Any, inputs: Iterable[Any]) -> Iterator[Any]:
+    """Yield all that a graph computes with."""
+    yield from inputs
+    for module in gm.modules():
+        for node in getattr(getattr(module, "graph", None), "nodes", ()):
+            yield from tree_leaves(node.meta.get("example_value"))
+
+
+def _by_number(
+    original: Callable[..., Any], numbering: Numbering, identity: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return how a pickler of keys takes an object, to which devices are their numbers in files."""
+
+    @wraps(original)
+    def reduce(self: Any, found: Any) -> Any:
+        if type(found) is torch.device:
+            return identity, (str(numbering.exchanged_device(found)),)
+        if type(found).__name__ == "BoxedDeviceIndex":
+            index = found.value
+            return identity, (index if index is None else numbering.exchanged(index),)
+        made = original(self, found)
+        if isinstance(found, torch.fx.GraphModule):
+            if made is NotImplemented:
+                table = self.dispatch_table.get(type(found))
+                made = found.__reduce__() if table is None else table(found)
+            return made[0], _numbered(made[1], numbering), *made[2:]
+        return made
+
+    return reduce
+
+
+def _numbered(parts: Any, numbering: Numbering) -> Any:
+    """Return the parts of a graph's module with its code as it is kept."""
+    if isinstance(parts, tuple):
+        return tuple(_numbered(each, numbering) for each in parts)
+    if isinstance(parts, dict) and isinstance(parts.get("_code"), str):
+        return {**parts, "_code": numbering.exchanged_text(parts["_code"])}
+    return parts
+
+
+def _written(original: Callable[..., Any], numbering: Numbering) -> Callable[..., Any]:
+    @wraps(original)
+    def compile_to_module_lines(self: Any, code: Any) -> Any:
+        code.value = numbering.written(code.value)
+        return original(self, code)
+
+    return compile_to_module_lines
+
+
+def _read(original: Callable[..., Any], numbering: Numbering) -> Callable[..., Any]:
+    @wraps(original)
+    def load_by_key_path(*args: Any, **kwargs: Any) -> Any:
+        module = original(*args, **kwargs)
+        numbering.read(module)
+        return module
+
+    return load_by_key_path
+
+
+def _saving(original: Callable[..., None], numbering: Numbering) -> Callable[..., None]:
+    @wraps(original)
+    def save(key: str, entry: Any, remote: bool) -> None:
+        original(key, _renumbered(entry, numbering), remote)
+
+    return save
+
+
+def _loading(original: Callable[..., Any], numbering: Numbering) -> Callable[..., Any]:
+    @wraps(original)
+    def wrap_post_compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(_renumbered(self, numbering), *args, **kwargs)
+
+    return wrap_post_compile
+
+
+def _renumbered(entry: Any, numbering: Numbering) -> Any:
+    """Return what is kept of a graph with the number of its generator's device exchanged."""
+    index = entry.runtime_metadata.graphsafe_rng_state_index
+    if index is None:
+        return entry
+    metadata = dataclasses.replace(
+        entry.runtime_metadata, graphsafe_rng_state_index=numbering.exchanged(index)
+    )
+    return dataclasses.replace(entry, runtime_metadata=metadata)
 
 
 def kept_for(run: Run) -> str:
@@ -46,11 +187,30 @@ def kept_for(run: Run) -> str:
     parts = (
         kernbench.__version__,
         _sources(),
-        machine.spec.model_dump_json(),
+        machine.spec.model_dump_json(exclude=_OF_NO_CHOICE),
         str(sorted(sips.items())),
         str(run.has_data),
     )
     return "-kernbench-" + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def keep_choices(patches: Patches, tag: str) -> None:
+    """Let the file of choices among templates be that of a tag: PyTorch's is of a device's name."""
+    from torch._inductor import codecache
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    def get_system() -> dict[str, Any]:
+        # As another run's machine may have been asked before, not what it kept.
+        system = original.__wrapped__()
+        return {**system, "hash": system["hash"] + tag}
+
+    original = codecache.CacheBase.get_system
+    patches.set(codecache.CacheBase, "get_system", staticmethod(get_system))
+    patches.set(
+        codecache.CacheBase,
+        "get_local_cache_path",
+        staticmethod(lambda: Path(cache_dir(), "cache", get_system()["hash"])),
+    )
 
 
 @cache

@@ -20,8 +20,8 @@ def attention(
 ) -> Any:
     """``scaled_dot_product_attention`` as the operation that the bridge computes and times.
 
-    That has no gradient of a mask: with one, as biases of positions have, attention is its products
-    and its softmax.
+    That has no gradient of a mask, as biases of positions have one, and no dropout: with either,
+    attention is its products and its softmax.
     """
     if enable_gqa and query.shape[-3] != key.shape[-3]:
         group = query.shape[-3] // key.shape[-3]
@@ -30,9 +30,14 @@ def attention(
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         none = torch.zeros_like(attn_mask, dtype=query.dtype)
         attn_mask = none.masked_fill(~attn_mask, float("-inf"))
-    if attn_mask is not None and attn_mask.requires_grad:
+    if dropout_p or (attn_mask is not None and attn_mask.requires_grad):
         scores = query @ key.transpose(-2, -1) * (scale or query.shape[-1] ** -0.5)
-        shares = functional.softmax(scores + attn_mask, -1).to(value.dtype)
+        if is_causal:
+            later = torch.ones_like(scores, dtype=torch.bool).triu(1)
+            scores = scores.masked_fill(later, float("-inf"))
+        if attn_mask is not None:
+            scores = scores + attn_mask
+        shares = functional.softmax(scores, -1).to(value.dtype)
         return functional.dropout(shares, dropout_p) @ value
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from torch.utils._python_dispatch import _disable_current_modes
@@ -15,32 +16,9 @@ from kernbench.torch_bridge.dispatch.observe import Observer
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE, with_index
 from kernbench.torch_bridge.placement.residence import settle
 from kernbench.torch_bridge.processes.compiling import COMPILING, Views
-from kernbench.torch_bridge.processes.host import Host
 from kernbench.torch_bridge.processes.process import current
 
 _PS_PER_MS = 1e9
-
-
-class _Trial:
-    """The launches of one trial."""
-
-    def __init__(self) -> None:
-        self.time_ps = 0
-
-    @contextmanager
-    def under_way(self) -> Iterator[None]:
-        """Add up the modeled time of what is launched, in the place of launching it."""
-
-        def launch(host: Host, name: str, timing: Any, sip_id: int) -> None:
-            self.time_ps += timing.template(False).duration_ps
-
-        # On the class: only one thread runs at a time, and a trial waits for nobody.
-        patches = Patches()
-        patches.set(Host, "launch", launch)
-        try:
-            yield
-        finally:
-            patches.close()
 
 
 @contextmanager
@@ -52,15 +30,21 @@ def at_runtime(views: Views) -> Iterator[None]:
 
 def modeled_ms(views: Views, function: Callable[[], Any]) -> float:
     """Return the modeled device time of all that a function launches, in milliseconds."""
-    trial = _Trial()
-    with at_runtime(views) if COMPILING.depth else nullcontext(), trial.under_way():
+    times_ps: list[int] = []
+    with at_runtime(views) if COMPILING.depth else nullcontext(), _trying(times_ps):
         function()
-    return trial.time_ps / _PS_PER_MS
+    return sum(times_ps) / _PS_PER_MS
+
+
+def _trying(times_ps: list[int]) -> AbstractContextManager[None]:
+    """Add the modeled times of what is launched to a list, in the place of launching it."""
+    return current().host.trying(lambda template: times_ps.append(template.duration_ps))
 
 
 def install(patches: Patches, views: Views) -> None:
     """Let the compiler's benchmarks measure modeled time."""
     from torch._dynamo.variables.optimizer import OptimizerVariable
+    from torch._inductor.codegen.triton import TritonScheduling
     from torch._inductor.fx_passes import pad_mm
     from torch._inductor.runtime import benchmarking
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
@@ -75,7 +59,11 @@ def install(patches: Patches, views: Views) -> None:
                     patches.set(owner, name, benchmark)
     example = staticmethod(_on_device(AlgorithmSelectorCache.generate_example_value))
     patches.set(AlgorithmSelectorCache, "generate_example_value", example)
+    inputs = staticmethod(_at_runtime(views, AlgorithmSelectorCache.get_inputs))
+    patches.set(AlgorithmSelectorCache, "get_inputs", inputs)
     patches.set(pad_mm, "_should_pad", _tried(views, pad_mm._should_pad))
+    fused = _fusion_tried(views, TritonScheduling.benchmark_codegened_module)
+    patches.set(TritonScheduling, "benchmark_codegened_module", fused)
     # Dynamo itself makes the state of an optimizer, of real tensors.
     call_method = OptimizerVariable.call_method
     patches.set(OptimizerVariable, "call_method", _initialized_at_runtime(views, call_method))
@@ -94,13 +82,39 @@ def _on_device(original: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def _tried(views: Views, original: Callable[..., Any]) -> Callable[..., Any]:
+def _at_runtime(views: Views, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what makes tensors to try kernels with, observed: on a device where it asks so."""
+
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with at_runtime(views), _Trial().under_way():
+        with at_runtime(views):
             return original(*args, **kwargs)
 
     return call
+
+
+def _tried(views: Views, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with at_runtime(views), _trying([]):
+            return original(*args, **kwargs)
+
+    return call
+
+
+def _fusion_tried(views: Views, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what launches and times a kernel that Inductor may fuse, and keeps its time in a file.
+
+    That file is of the kernel alone, but its time is of a machine.
+    """
+    tried = _tried(views, original)
+
+    @functools.wraps(original)
+    def benchmark(self: Any, mod: Any, *args: Any, **kwargs: Any) -> Any:
+        Path(mod.__file__).with_suffix(".kernel_perf").unlink(missing_ok=True)
+        return tried(self, mod, *args, **kwargs)
+
+    return benchmark
 
 
 def _initialized_at_runtime(views: Views, original: Callable[..., Any]) -> Callable[..., Any]:

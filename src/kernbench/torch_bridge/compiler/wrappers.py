@@ -11,6 +11,7 @@ import torch
 from torch.utils._mode_utils import no_dispatch
 
 from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.compiler.numbering import Numbering
 from kernbench.torch_bridge.device.accelerator import exchange
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE, with_index
 from kernbench.torch_bridge.placement.residence import residence_of, settle, storage_of
@@ -25,10 +26,10 @@ _INPUT = "input"
 
 
 class DeviceGuard:
-    """``torch.cuda._DeviceGuard``: sets the rank's device within a block."""
+    """``torch.cuda._DeviceGuard``, of a device by its number in the compiler's files."""
 
-    def __init__(self, index: int) -> None:
-        self.idx = index
+    def __init__(self, numbering: Numbering, index: int) -> None:
+        self.idx = numbering.exchanged(index)
         self.prev_idx = -1
 
     @unseen
@@ -47,15 +48,15 @@ def install_early(patches: Patches) -> None:
     patches.set(torch._C, "_cuda_cudaCachingAllocator_is_enabled", lambda: True)
     patches.set(torch.cuda, "_exchange_device", unseen(exchange))
     patches.set(torch.cuda, "_maybe_exchange_device", unseen(lambda index: exchange(index)))
-    patches.set(torch.cuda, "_DeviceGuard", DeviceGuard)
     patches.set(torch.cuda, "_is_compiled", lambda: True)
 
 
-def install(patches: Patches) -> None:
-    """Install the rest: how tensors are made."""
+def install(patches: Patches, numbering: Numbering) -> None:
+    """Install the rest: how tensors are made, and which devices are meant."""
     from torch._C._dynamo import guards as c_guards
     from torch._inductor.fx_passes import pad_mm
 
+    patches.set(torch.cuda, "_DeviceGuard", functools.partial(DeviceGuard, numbering))
     patches.set(c_guards, "_empty_strided_cuda", unseen(_empty_strided_cuda))
     patches.set(c_guards, "assert_size_stride", _laying_out(c_guards.assert_size_stride))
     # What PyTorch makes for real on "cuda" while it compiles: constants, examples to be timed.

@@ -2,5 +2,6 @@
 
 from kernbench.torch_bridge.costs.kept_calls import KeptCosts, timing_of_call
 from kernbench.torch_bridge.costs.operations import OperationCosts, num_bytes
+from kernbench.torch_bridge.costs.recurrent import GATES, RecurrentKind
 
-__all__ = ["KeptCosts", "OperationCosts", "num_bytes", "timing_of_call"]
+__all__ = ["GATES", "KeptCosts", "OperationCosts", "RecurrentKind", "num_bytes", "timing_of_call"]

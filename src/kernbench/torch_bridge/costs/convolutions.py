@@ -12,6 +12,7 @@ from kernbench.hardware import load_library
 from kernbench.library_kernels import (
     Convolution,
     ConvolutionPass,
+    by_channel,
     convolution_kernels,
     family_of,
     streamed,
@@ -50,7 +51,8 @@ class ConvolutionCosts:
         is_forward = not isinstance(result, (list, tuple))
         has_bias = is_forward and args[2] is not None
         copied = tuple(each.nbytes for each in _copied(args, is_forward))
-        key = (name, passes, has_bias, copied, id(sip))
+        summed = 0 if is_forward or not args[-1][2] else args[0].nbytes
+        key = (name, passes, has_bias, copied, summed, id(sip))
         found = self._known.get(key)
         if found is None:
             kernels: list[LibraryKernel] = [streamed("conv_copy", each, each) for each in copied]
@@ -59,6 +61,9 @@ class ConvolutionCosts:
             if has_bias and not passes[0].is_depthwise:
                 # PyTorch adds it by a kernel of its own.
                 kernels.append(streamed("conv_bias", result.nbytes, result.nbytes))
+            if summed:
+                # The gradient of a bias is a sum over the batch and all positions.
+                kernels.append(streamed("conv_bias", summed, 0))
             found = self._known[key] = timing_of_library(name, kernels, sip, library)
         return found
 
@@ -73,7 +78,8 @@ class ConvolutionCosts:
         """Return the schedules of a norm over the batch; None if the vendor has no such kernel.
 
         ``moved`` are bytes read and written. Kernels that take a plane at a time, and those that
-        sum up first, reach less of HBM's bandwidth than a stream.
+        sum up first, reach less of HBM's bandwidth than a stream; those that do both have a block
+        of threads for each channel.
         """
         architecture = self._machine.spec.kernel_library
         if architecture is None:
@@ -82,11 +88,15 @@ class ConvolutionCosts:
         kernel = f"batch_norm{'_train' * trains}{'_planar' * is_planar(image)}"
         if kernel not in library.names():
             return None
-        key = (name, kernel, moved, sip_id)
+        channels = image.shape[1] if image.dim() > 1 else 1
+        key = (name, kernel, moved, channels, sip_id)
         found = self._known.get(key)
         if found is None:
             sip = self._machine.sip_at(sip_id)
-            launch = streamed(kernel, *moved)
+            if trains and is_planar(image):
+                launch = by_channel(kernel, channels, *moved)
+            else:
+                launch = streamed(kernel, *moved)
             found = self._known[key] = timing_of_library(name, [launch], sip, library)
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.processes.float32 import Float32
 
 _NAMED = (torch.dtype, torch.layout, torch.memory_format)
+_REGISTERED_BY = {"fsdp": "torch.distributed.fsdp"}
+"""By namespace, the part of PyTorch that registers its operations when it is imported."""
 
 
 class NotKeptError(Exception):
@@ -61,7 +64,7 @@ class KeptCosts(OperationCosts):
             "float32": self._float32,
             "sip": sip_id,
         }
-        return self._of_call(found, described)
+        return self._of_call(found, described, str(func))
 
     def streamed(self, name: str, read: int, written: int, sip_id: int) -> OperationTiming:
         found = super().streamed(name, read, written, sip_id)
@@ -72,13 +75,18 @@ class KeptCosts(OperationCosts):
         }
         return self._of_call(found, described)
 
-    def _of_call(self, found: OperationTiming, described: dict[str, Any]) -> OperationTiming:
-        """Return schedules of this call alone: calls that are alike here may not be elsewhere."""
+    def _of_call(
+        self, found: OperationTiming, described: dict[str, Any], name: str = ""
+    ) -> OperationTiming:
+        """Return schedules of this call alone: calls that are alike here may not be elsewhere.
+
+        An operation with a ``name`` may be unknown where the call is timed again.
+        """
         key = json.dumps(described)
         own = self._of_calls.get(key)
         if own is None:
             own = self._of_calls[key] = OperationTiming(found.template)
-            self._keeper.origins[own] = described
+            self._keeper.comes_from(own, described, name)
         return own
 
 
@@ -93,6 +101,8 @@ def timing_of_call(costs: OperationCosts, given: Mapping[str, Any]) -> Operation
         return costs.streamed(name, read, written, sip_id)
     name, overload = given["operation"]
     namespace, _, short = name.partition("::")
+    if namespace in _REGISTERED_BY:
+        import_module(_REGISTERED_BY[namespace])
     func = getattr(getattr(getattr(torch.ops, namespace), short), overload or "default")
     args, kwargs, result = map(_back, given["given"])
     costs.attention.allow(given["allowed"])

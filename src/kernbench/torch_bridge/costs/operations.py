@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +21,20 @@ from kernbench.torch_bridge.costs.products import (
     CONVOLUTIONS,
     PRODUCTS,
     RECURRENT,
+    RECURRENT_ON_HOST,
     layout_of,
     operand_of,
 )
-from kernbench.torch_bridge.costs.row_passes import reads_of_rows
-from kernbench.torch_bridge.costs.rules import CostRule, Reads, rule_of
-from kernbench.torch_bridge.costs.scattered import ScatteredCosts, are_unlike, has_steps
+from kernbench.torch_bridge.costs.recurrent import RecurrentCosts
+from kernbench.torch_bridge.costs.rules import CostRule, Reads, reads_of_rows, rule_of
+from kernbench.torch_bridge.costs.scattered import (
+    SECTOR,
+    ScatteredCosts,
+    are_unlike,
+    has_steps,
+    spread_bytes,
+    spread_of_copy,
+)
 from kernbench.torch_bridge.costs.sequences import in_turn
 
 if TYPE_CHECKING:
@@ -49,6 +57,7 @@ class OperationCosts:
         self._precision = precision
         self._gemm = GemmCosts(machine, precision)
         self._convolutions = ConvolutionCosts(machine)
+        self._recurrent = RecurrentCosts(machine, self._gemm)
         self.attention = AttentionCosts(machine)
         self.flash_attention = FlashAttentionCosts(machine, self.attention)
         self._scattered = ScatteredCosts(machine)
@@ -105,7 +114,12 @@ class OperationCosts:
                 if func not in CONVOLUTIONS or (dtype == float32 and precision == "ieee"):
                     return made
                 return self._rearranged(made, args, result, sip_id)
-        found = self.attention.timing(func, name, args, kwargs, sip_id)
+        if func in RECURRENT:
+            dtype = kernel_dtype(args[0].dtype)
+            precision = "ieee" if dtype is None else self._precision_of(func, dtype, sip_id)
+            found = self._recurrent.timing(func, name, args, sip_id, precision)
+        else:
+            found = self.attention.timing(func, name, args, kwargs, sip_id)
         return found or self._streamed(func, operation, args, kwargs, result, sip_id)
 
     def streamed(self, name: str, read: int, written: int, sip_id: int) -> OperationTiming:
@@ -145,7 +159,7 @@ class OperationCosts:
         found = self._precision.matmul
         if func in CONVOLUTIONS:
             found = self._precision.convolution
-        elif func in RECURRENT:
+        elif func in RECURRENT or func in RECURRENT_ON_HOST:
             found = self._precision.recurrent
         if found in self._rates(sip_id):
             self.is_rounded = True
@@ -177,15 +191,23 @@ class OperationCosts:
                 return normed
         elements = most_elements((*given, result)) if rule.work else 0
         planes = _planes(result) if rule.by_position else 0
-        is_scattered = operation.is_elementwise and are_unlike(
-            (*given, result), operation.is_by_layout
+        spread = _spread(rule, operation, args, given, result)
+        copied = tuple(_copied(rule, args))
+        key = (
+            operation.name,
+            sip_id,
+            read,
+            written,
+            elements,
+            planes,
+            spread,
+            copied,
         )
-        key = (operation.name, sip_id, read, written, elements, planes, is_scattered)
         found = self._by_bytes.get(key)
         if found is None:
-            if is_scattered:
+            if spread is not None:
                 made = most_elements((result,))
-                found = self._scattered.timing(operation.name, made, read, written, sip_id)
+                found = self._scattered.timing(operation.name, made, read, written, sip_id, spread)
             if found is None:
                 math_ps = rule.passes * vector_ps(sip, rule.work, elements)
                 of_math = {
@@ -197,8 +219,31 @@ class OperationCosts:
                 )
             if rule.clones:
                 found = in_turn(timing_by_bytes(operation.name, sip, written, written), found)
+            for made, size, spread in copied:
+                copy = self._scattered.timing(operation.name, made, size, size, sip_id, spread)
+                found = in_turn(copy or timing_by_bytes(operation.name, sip, size, size), found)
             self._by_bytes[key] = found
         return found
+
+
+def _copied(rule: CostRule, args: Any) -> Iterator[tuple[int, int, int]]:
+    """Yield elements, bytes and spread bytes of operands that are made contiguous first."""
+    for position in rule.copies:
+        each = args[position]
+        if has_steps(each) and not each.is_contiguous():
+            yield each.numel(), each.nbytes, spread_of_copy(each)
+
+
+def _spread(rule: CostRule, operation: Operation, args: Any, given: Any, result: Any) -> int | None:
+    """Return the bytes of sectors that are loaded besides the elements that are needed.
+
+    None where lanes beside each other load elements beside each other.
+    """
+    if rule.sampled_rows:
+        return result.numel() * rule.sampled_rows * SECTOR if is_planar(args[0]) else None
+    if operation.is_elementwise and are_unlike((*given, result)):
+        return spread_bytes(given, result)
+    return None
 
 
 def _moved(

@@ -179,7 +179,11 @@ PRODUCTS: dict[Any, Callable[[Any, Any], Products]] = {
 
 
 CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
-RECURRENT = frozenset({aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default})
+RECURRENT = frozenset({aten._cudnn_rnn.default, aten._cudnn_rnn_backward.default})
+RECURRENT_ON_HOST = frozenset(
+    {aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default}
+)
+"""What PyTorch's CPU has for a layer, where a program leaves cuDNN out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,11 @@
-"""What operations that stream their operands do per element, and which bytes they touch."""
+"""What operations that stream their operands do per element, and which bytes they touch.
+
+Some read their operands more than once. ATen's softmax keeps a row of up to 1024 elements in the
+registers of a warp, and one that fits in the default shared memory of a block there. Longer rows
+are read once for the maximum, once for the sum and once for the results; backward, once for the sum
+and once for the results. What the cache still holds of the rows that are under way does not come
+from HBM again.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from kernbench.commands import MathClass
+
+if TYPE_CHECKING:
+    from kernbench.hardware import SipSpec
 
 
 class Reads(Enum):
@@ -45,6 +55,12 @@ class CostRule:
     """Whether it norms the channels of an image over the batch."""
     by_position: bool = False
     """Whether a thread computes one position of all planes, one plane after another."""
+    sampled_rows: int = 0
+    """Rows of a plane, each a sector apart, that a result is sampled from at positions that come
+    with the data; 0 where positions beside each other are sampled beside each other."""
+
+    copies: tuple[int, ...] = ()
+    """Positions of operands that PyTorch makes contiguous first, by kernels of their own."""
 
     def has_second_pass(self, args: Any) -> bool:
         """Return whether a call reads some operands again."""
@@ -160,6 +176,18 @@ _TRAINS = {"aten.native_batch_norm": 5, "aten.native_batch_norm_backward": 7}
 _BY_POSITION = _names(
     "upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d"
 )
+# A window of 2 x 2 elements.
+_SAMPLED_ROWS = dict.fromkeys(_names("grid_sampler_2d"), 2)
+_IN_ROWS: dict[str, tuple[int, ...]] = dict.fromkeys(
+    _names("native_layer_norm _fused_rms_norm _softmax _log_softmax"), (0,)
+)
+_IN_ROWS |= dict.fromkeys(
+    _names(
+        "native_layer_norm_backward _fused_rms_norm_backward _softmax_backward_data "
+        "_log_softmax_backward_data"
+    ),
+    (0, 1),
+)
 _CLONES = _names("masked_fill masked_scatter")
 _FEW = _names("nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward")
 _UNKNOWN = CostRule(is_known=False)
@@ -188,5 +216,51 @@ def rule_of(func: Any) -> CostRule:
             rereads_if=_TRAINS.get(name),
             of_batch=name in _TRAINS,
             by_position=name in _BY_POSITION,
+            sampled_rows=_SAMPLED_ROWS.get(name, 0),
+            copies=_IN_ROWS.get(name, ()),
         )
     return CostRule(work={_SIMPLE: 1}) if torch.Tag.pointwise in func.tags else _UNKNOWN
+
+
+_IN_REGISTERS = 1024
+"""Elements of a row."""
+_IN_SHARED_MEMORY = 48 << 10
+"""Bytes that a block has without asking for more."""
+_BLOCKS_PER_PE = 2
+"""Of 1024 threads, each with a row of its own."""
+_SOFTMAX = {"aten._softmax": (1, 3), "aten._log_softmax": (1, 3)}
+_BACKWARD = {"aten._softmax_backward_data": (2, 2), "aten._log_softmax_backward_data": (2, 2)}
+_READS = _SOFTMAX | _BACKWARD
+"""By operation: tensors that it reads, with the dim after them, and how often it reads long rows.
+"""
+_NORMS_BACKWARD = frozenset(
+    {"aten.native_layer_norm_backward", "aten.native_group_norm_backward"}
+    | {"aten._fused_rms_norm_backward"}
+)
+"""Gradients of inputs and of weights are kernels of their own, which read the same tensors."""
+
+
+def reads_of_rows(name: str, args: Any, sip: SipSpec) -> float:
+    """Return how many times an operation reads its operands from HBM; 1 if they are not rows."""
+    if name in _NORMS_BACKWARD:
+        wanted = args[-1]
+        return 2.0 if isinstance(wanted, (list, tuple)) and any(wanted[1:]) else 1.0
+    if name not in _READS:
+        return 1.0
+    num_tensors, most = _READS[name]
+    x, dim = args[0], args[num_tensors]
+    if x.is_nested or not x.dim() or dim % x.dim() != x.dim() - 1:
+        return 1.0
+    row_bytes = x.shape[-1] * x.element_size()
+    if x.shape[-1] <= _IN_REGISTERS or row_bytes <= _IN_SHARED_MEMORY:
+        return 1.0
+    under_way = min(x.numel() // x.shape[-1], sip.num_pes * _BLOCKS_PER_PE)
+    return 1.0 + (most - 1) * _missed(num_tensors * under_way * row_bytes, sip)
+
+
+def _missed(num_bytes: int, sip: SipSpec) -> float:
+    """Return the share that HBM brings again: none of what the cache holds, all of twice that."""
+    if sip.cache is None:
+        return 1.0
+    held = float(sip.cache.capacity_mib) * 2**20 * float(sip.cache.retained_share)
+    return min(max(num_bytes / held - 1, 0.0), 1.0)

@@ -37,6 +37,28 @@ def in_turn(first: OperationTiming, second: OperationTiming) -> OperationTiming:
     return OperationTiming(make)
 
 
+def repeated(timing: OperationTiming, count: int) -> OperationTiming:
+    """Return the schedules of an operation that does the same so many times, one after another."""
+    if count == 1:
+        return timing
+
+    def make(queued: bool) -> Template:
+        rest = _times(timing.template(True), count - 1)
+        return _one_after_another(timing.template(queued), rest)
+
+    return OperationTiming(make)
+
+
+def _times(each: Template, count: int) -> Template:
+    """Return a template of the same schedule so many times."""
+    parts = [each]
+    # By doubling: what is joined has as many rows as all of its parts.
+    while 1 << len(parts) <= count:
+        parts.append(_one_after_another(parts[-1], parts[-1]))
+    chosen = [part for power, part in enumerate(parts) if count >> power & 1]
+    return reduce(_one_after_another, chosen)
+
+
 def _template(
     name: str, traces: Sequence[KernelTrace], machine: Machine, sip_id: int, queued: bool
 ) -> Template:

@@ -15,6 +15,8 @@ _PREFIX = "_cuda_"
 _OF_EVERY_BUILD = frozenset(
     {
         "_cuda_CUDAAllocator",
+        # A class alone, which PyTorch's compiler imports where the build says that it has CUDA.
+        "_cuda_CUDAAllocator_AllocatorState",
         "_cuda_beginAllocateCurrentThreadToPool",
         "_cuda_beginAllocateToPool",
         "_cuda_endAllocateToPool",

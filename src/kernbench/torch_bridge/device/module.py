@@ -72,6 +72,10 @@ class DeviceOfContext(DeviceContext):
         super().__init__(obj.get_device() if obj.is_cuda else None)
 
 
+_SHARED_UNASKED = 48 * 1024
+"""Bytes of shared memory that a block has without asking for more, on every GPU of CUDA's."""
+
+
 class CudaDeviceProperties(SimpleNamespace):
     """``torch.cuda._CudaDeviceProperties``: what a device has."""
 
@@ -89,6 +93,10 @@ def get_device_properties(device: Any = None) -> CudaDeviceProperties:
         minor=architecture_of(machine.spec) % 10,
         total_memory=sip.hbm_bytes,
         multi_processor_count=sip.num_pes,
+        is_integrated=0,
+        is_multi_gpu_board=0,
+        max_threads_per_block=1024,
+        shared_memory_per_block=min(_SHARED_UNASKED, sip.shared_memory_bytes),
         shared_memory_per_block_optin=sip.shared_memory_bytes,
         warp_size=32,
         max_threads_per_multi_processor=2048,

@@ -164,8 +164,11 @@ class Event:
         """
         self._check("elapsed_time")
         end_event._check("elapsed_time")
-        current().host.poll()
-        for which, event in (("the first", self), ("the second", end_event)):
+        pair = (self, end_event)
+        if not all(event._marker is not None and event._marker.done for event in pair):
+            # Whoever reads what is known, however often, waits for nothing.
+            current().host.poll()
+        for which, event in zip(("the first", "the second"), pair, strict=True):
             if event._marker is None or not event._marker.done:
                 raise UsageError(
                     f"elapsed_time: {which} event has not happened; record it and synchronize()"

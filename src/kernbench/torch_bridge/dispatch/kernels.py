@@ -23,7 +23,7 @@ from kernbench.runtime_api import (
 )
 from kernbench.sanitizer import Launched
 from kernbench.torch_bridge.base.operation_timing import OperationTiming
-from kernbench.torch_bridge.dispatch.known_values import forget
+from kernbench.torch_bridge.dispatch.known_launches import follow_launch, forget_written
 from kernbench.torch_bridge.dispatch.unwritten import count_writes
 from kernbench.torch_bridge.placement.in_use import find_use
 from kernbench.torch_bridge.placement.names import device_at, executing
@@ -31,6 +31,8 @@ from kernbench.torch_bridge.placement.residence import Residence, residence_of
 from kernbench.torch_bridge.processes.process import current
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kernbench.interleaved import Executed
     from kernbench.kernel_time import Tables
     from kernbench.memory import Buffer
@@ -77,11 +79,26 @@ class TorchLauncher(KernelLauncher):
             timing = self._timing(plan, state.sip_id, tables)
             if run.sanitizer is not None:
                 run.sanitizer.check_launch(plan.trace, Launched(entry.name, state.rank))
+            launched = Launched(entry.name, state.rank)
             if run.has_data:
-                self.record(plan, params, Launched(entry.name, state.rank))()
+                self.record(plan, params, launched)()
+            else:
+                follow_launch(
+                    plan,
+                    params,
+                    state.sip_id,
+                    lambda known: self.record(plan, known, launched)(),
+                )
         if not process.is_replaying:
             process.host.owe_triton(len(args))
             process.host.launch(entry.name, timing, state.sip_id)
+
+    def benchmark_ms(self, fn: Callable[[], Any]) -> float:
+        """Return the modeled time of all that ``fn`` launches, PyTorch's operations included."""
+        times_ps: list[int] = []
+        with current().host.trying(lambda template: times_ps.append(template.duration_ps)):
+            kernels_ms = super().benchmark_ms(fn)
+        return kernels_ms + sum(times_ps) / 1e9
 
     def probe_ps(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> int:
         """Return the modeled time of a launch, without launching.
@@ -92,6 +109,8 @@ class TorchLauncher(KernelLauncher):
         entry, plan = self.planned(binary, grid, args)
         state, run = current().state, self.run
         params = self._params_of(plan, args, state)
+        if not run.has_data and not isinstance(plan, LivePlan):
+            forget_written(plan, params)
         if isinstance(plan, LivePlan):
             reach = self._reach(plan, params, state)
             executed = run_on_copies(run, self.engine, plan, params, reach)
@@ -120,7 +139,7 @@ class TorchLauncher(KernelLauncher):
             keeper = self.run.keeper
             if keeper is not None:
                 described = describe_launch(keeper, plan, (), name, None, tables)
-                keeper.origins[found] = {**described, "kind": "kernel operation", "sip": sip_id}
+                keeper.comes_from(found, {**described, "kind": "kernel operation", "sip": sip_id})
         return found
 
     def _run_live(self, plan: LivePlan, params: list[Any], state: RankState) -> OperationTiming:
@@ -188,8 +207,8 @@ class TorchLauncher(KernelLauncher):
                     made = current().session.addresses.known_buffer(tensor, state.sip_id)
                     # One buffer for all tensors in the same memory.
                     params[index] = PointerArg(known.setdefault(made.address, made), start)
-                elif writes:
-                    forget([tensor])
+                else:
+                    params[index] = tensor
                 continue
             with executing():
                 found = memory.tensor(tensor, plan.kernel.param_names[index], what)

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from kernbench.torch_bridge.base.operations import PLAIN
 from kernbench.torch_bridge.dispatch.operands import leaves, written_tensors
+from kernbench.torch_bridge.dispatch.wider_numbers import in_wider_numbers
 from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.names import CPU, META
 from kernbench.torch_bridge.placement.residence import storage_of
@@ -163,7 +164,7 @@ def _follow_known(
     with _disable_current_modes():
         if is_small and None not in _each(_to_be_known, written):
             try:
-                _keep(result, _on_host(func, args, kwargs))
+                _keep(result, _in_any_numbers(func, operation, args, kwargs))
                 return
             except NotImplementedError:
                 # The host does not have this operation.
@@ -221,6 +222,15 @@ def _on_host(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if "device" in named:
         named["device"] = CPU
     return func(*_each(values_of, args), **named)
+
+
+def _in_any_numbers(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Return what an operation gives on the host, in wider numbers where it lacks the dtype."""
+    try:
+        return _on_host(func, args, kwargs)
+    except NotImplementedError as error:
+        named = {name: _each(values_of, value) for name, value in kwargs.items()}
+        return in_wider_numbers(operation, _each(values_of, args), named, error)
 
 
 def _keep(results: Any, found: Any) -> None:

@@ -13,7 +13,7 @@ from torch._prims.rng_prims import run_dtensor_rng_op
 
 from kernbench.torch_bridge.base.direct import KnownCall, execute_first
 from kernbench.torch_bridge.base.modes import Mode
-from kernbench.torch_bridge.base.operations import PLAIN, Operation, describe
+from kernbench.torch_bridge.base.operations import PLAIN, Operation, describe, holds_memory
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs import num_bytes
 from kernbench.torch_bridge.device.pinned import pinned
@@ -29,7 +29,7 @@ from kernbench.torch_bridge.placement.call_keys import look_at
 from kernbench.torch_bridge.placement.in_use import check_named
 from kernbench.torch_bridge.placement.moves import MOVE, UNDER_WAY
 from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, EXECUTING, with_index
-from kernbench.torch_bridge.placement.residence import Residence, settle, settle_on
+from kernbench.torch_bridge.placement.residence import Residence, residence_of, settle, settle_on
 from kernbench.torch_bridge.processes.eager_host import EagerHost
 from kernbench.torch_bridge.processes.float32 import Float32, overridden
 from kernbench.torch_bridge.processes.process import Process, current
@@ -130,9 +130,8 @@ class Observer(Mode):
         if isinstance(func, HigherOrderOperator):
             with self:
                 return _kernel_of(func)(*args, **kwargs)
-        for each in types:
-            if each not in PLAIN and each.__name__ != "FakeTensor":
-                return NotImplemented
+        if not all(map(_is_observed, types)):
+            return NotImplemented
         found = _OPERATIONS.get(id(func))
         if found is None:
             found = _OPERATIONS[id(func)] = describe(func), func
@@ -203,7 +202,11 @@ class Observer(Mode):
         if source is None:
             if self._shapes is not None and comes_back(operation, args):
                 return args[0]
-            return func(*args, **kwargs)
+            # Numbers that are made in a tensor of the program's have no other operand.
+            out = kwargs.get("out")
+            source = residence_of(out) if isinstance(out, Tensor) else None
+            if source is None:
+                return func(*args, **kwargs)
         if operation.is_copy:
             return self._move(func, operation, args, kwargs, source, source.device)
         result, known = self._execute(func, operation, args, kwargs)
@@ -441,6 +444,12 @@ def _first_numel(args: Any) -> int:
             size *= int(each)
         return size
     return 1
+
+
+def _is_observed(kind: type) -> bool:
+    """Return whether tensors of a class are a mode's own, and have no dispatch of their own."""
+    # A class that was given to a tensor, as vLLM's loader gives it, is met here first.
+    return kind in PLAIN or kind.__name__ == "FakeTensor" or holds_memory(kind)
 
 
 @run_dtensor_rng_op.py_impl(EagerObserver)

@@ -32,7 +32,9 @@ def count_writes(tensor: Tensor, residence: Residence, buffer: Buffer) -> None:
     count = residence.written
     if count is None:
         return
-    if tensor._version or (buffer.bytes[count == 0] != POISON).any():
+    # Tensors of inference mode have no version: there only the bytes show it.
+    version = 0 if tensor.is_inference() else tensor._version
+    if version or (buffer.bytes[count == 0] != POISON).any():
         residence.written = None
         return
     buffer.written = count

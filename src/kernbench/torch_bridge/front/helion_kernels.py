@@ -1,25 +1,81 @@
-"""Helion, whose kernels become Triton's: what it compiles takes no simulated time (ADR-0126 D2)."""
+"""Helion, whose kernels become Triton's: compiling and tuning them (ADR-0126 D2, ADR-0171).
+
+What it compiles takes no simulated time, and its autotuner measures in modeled time: once, off the
+timeline, as ``triton.testing.do_bench`` does.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from types import ModuleType
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.call_counts import uncounted
 
-MODULE = "helion.runtime.kernel"
-_COMPILING = ("__init__", "compile_config")
-"""Methods of a kernel for some arguments: to trace its function, and to write Triton for it."""
+_COMPILING = ("__init__", "compile_config", "autotune")
+"""Methods of a kernel for some arguments: to trace its function, to write Triton for it, and to
+search for the configuration to write it with."""
+
+VARIABLES: Mapping[str, str] = MappingProxyType(
+    {"HELION_AUTOTUNE_PRECOMPILE": "0", "HELION_AUTOTUNE_BENCHMARK_SUBPROCESS": "0"}
+)
+"""What programs find where they set nothing: processes of their own, which Helion starts because a
+GPU may hang or a compiler run for ever, would be ranks without this one's tensors."""
 
 
-def patch(module: ModuleType, patches: Patches) -> None:
+def _leave_out_compiler(module: ModuleType, patches: Patches) -> None:
     """Leave the calls of its compiler out of the host's time."""
     bound: Any = module.__dict__["BoundKernel"]
     for name in _COMPILING:
         patches.set(bound, name, _uncounted(getattr(bound, name)))
+
+
+def _measure_in_modeled_time(module: ModuleType, patches: Patches) -> None:
+    """Let its autotuner ask for modeled times; a version without a function has it otherwise."""
+    ours = {
+        "do_bench": _bench,
+        "interleaved_bench": _bench_several,
+        "compute_repeat": _repeat_once,
+    }
+    patches.set_all(module, {name: made for name, made in ours.items() if hasattr(module, name)})
+
+
+PATCHES: Mapping[str, Callable[[ModuleType, Patches], None]] = MappingProxyType(
+    {
+        "helion.runtime.kernel": _leave_out_compiler,
+        "helion.autotuner.benchmarking": _measure_in_modeled_time,
+    }
+)
+"""By module, what is done when a program has imported it."""
+
+
+def _bench(
+    fn: Callable[[], Any],
+    warmup: int = 25,
+    rep: int = 100,
+    grad_to_none: Any = None,
+    quantiles: Sequence[float] | None = None,
+    return_mode: str = "mean",
+    **options: Any,
+) -> Any:
+    """``do_bench`` of Helion, which adds options for where time varies."""
+    from kernbench.triton_backend import do_bench
+
+    targets = None if grad_to_none is None else [grad_to_none]
+    found = do_bench(fn, warmup, rep, targets, quantiles, return_mode)
+    # A configuration that launches nothing must not win.
+    return math.inf if isinstance(found, float) and math.isnan(found) else found
+
+
+def _bench_several(fns: Sequence[Callable[[], Any]], **options: Any) -> list[float]:
+    return [float(_bench(fn)) for fn in fns]
+
+
+def _repeat_once(fn: Callable[[], Any], **options: Any) -> int:
+    return 1
 
 
 def _uncounted(compile: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,8 +10,14 @@ from kernbench.torch_bridge import c10d, device, graphs, registered
 from kernbench.torch_bridge.base.installation import Installation
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.compiler import install as compiler
-from kernbench.torch_bridge.dispatch import addresses, dropout, sync_batch_norm
-from kernbench.torch_bridge.front import hosts, spawn, workers
+from kernbench.torch_bridge.dispatch import (
+    addresses,
+    dropout,
+    recurrent,
+    rms_norm,
+    sync_batch_norm,
+)
+from kernbench.torch_bridge.front import hosts, spawn, storage, workers
 from kernbench.torch_bridge.placement import passes
 from kernbench.torch_bridge.processes import call_counts, float32, naming
 from kernbench.torch_bridge.python import (
@@ -36,6 +42,7 @@ from kernbench.torch_bridge.replaced import (
     spinning,
     without_data,
 )
+from kernbench.torch_bridge.replaced.package_kernels import cublas
 from kernbench.torch_bridge.replaced.stand_ins import finder
 
 if TYPE_CHECKING:
@@ -188,6 +195,11 @@ def _of_torch(programs: Programs) -> list[Installation]:
             "replaced.library_calls", "loaders, signals and FSDP in ranks", library_calls.install
         ),
         Installation(
+            "storage",
+            "torch.save and torch.load, on machines with storage",
+            lambda patches: storage.install(patches, programs.session.run),
+        ),
+        Installation(
             "compiler",
             "torch.compile, and torch._dynamo where a program asks it not to compile",
             lambda patches: compiler.install(patches, programs.session.run),
@@ -220,9 +232,16 @@ def _of_torch(programs: Programs) -> list[Installation]:
             int4_products.install,
         ),
         Installation(
+            "replaced.package_kernels.cublas",
+            "cuBLASLt as Triton's programs call it, to compare with",
+            cublas.install,
+        ),
+        Installation(
             "sync_batch_norm",
             "SyncBatchNorm, which PyTorch has for GPUs only",
             sync_batch_norm.install,
         ),
         Installation("dropout", "dropout as one operation of a GPU", dropout.install),
+        Installation("recurrent", "recurrent layers as one operation of a GPU", recurrent.install),
+        Installation("rms_norm", "RMS norms as one operation of a GPU", rms_norm.install),
     ]

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernbench.clock import on_thread
+from kernbench.runtime_api import RankState, with_restarts
 from kernbench.torch_bridge import c10d
 from kernbench.torch_bridge.base.device_limit import check_one_node
 from kernbench.torch_bridge.base.installation import install_all
@@ -26,26 +28,60 @@ from kernbench.torch_bridge.device.module import architecture_of
 from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import observer_of
 from kernbench.torch_bridge.front import helion_kernels
+from kernbench.torch_bridge.front.forks import Memory
 from kernbench.torch_bridge.front.hosts import name_of
 from kernbench.torch_bridge.front.installations import installations
 from kernbench.torch_bridge.front.remarks import remarks_of
 from kernbench.torch_bridge.front.session import Session
+from kernbench.torch_bridge.memory.host_heap import HostHeap
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 from kernbench.torch_bridge.processes.call_counts import counting_calls, unseen
+from kernbench.torch_bridge.processes.eager_host import new_host
 from kernbench.torch_bridge.processes.globals import Globals
+from kernbench.torch_bridge.processes.host import Disturbed
 from kernbench.torch_bridge.processes.library_state import LibraryStates
-from kernbench.torch_bridge.processes.process import HERE, Process, _Here
-from kernbench.torch_bridge.python import environ
+from kernbench.torch_bridge.processes.process import HERE, Process, _Here, current
+from kernbench.torch_bridge.python import environ, queues
 from kernbench.torch_bridge.python.endings import leave, live
 from kernbench.torch_bridge.python.loggers import ProcessLoggers
 from kernbench.torch_bridge.python.modules import ProcessModules
 from kernbench.torch_bridge.python.packages import Packages
-from kernbench.torch_bridge.python.rank_threads import RankThreads, show_daemon, starting
+from kernbench.torch_bridge.python.rank_threads import (
+    RankThreads,
+    interrupt,
+    show_daemon,
+    starting,
+)
 from kernbench.triton_backend import activate, announced_target, around_launches
 
 if TYPE_CHECKING:
-    from kernbench.clock import Carrier
+    from kernbench.clock import Carrier, Rank, Simulation
     from kernbench.runtime_api import RuntimeContext, SpawnContext, StartedRank
+
+
+class StartedWorker:
+    """A worker process of a rank."""
+
+    def __init__(self, simulation: Simulation, name: str) -> None:
+        self._simulation = simulation
+        self._end = simulation.handle(f"the end of process {name}")
+        self.rank: Rank | None = None
+
+    def ended(self, _: Rank) -> None:
+        """Resume whoever waits for it."""
+        self._end.end_after(0)
+
+    def wait(self, delay_ps: int | None) -> None:
+        """Block the caller until it has ended, or a timeout is over."""
+        if delay_ps is None:
+            self._simulation.wait(self._end)
+        else:
+            self._simulation.wait_at_most(self._end, delay_ps)
+
+    def end(self) -> None:
+        """End it where it waits."""
+        if self.rank is not None and self.rank.alive:
+            self.rank.abort()
 
 
 class Programs:
@@ -61,6 +97,7 @@ class Programs:
         with_rank: bool,
         package: str | None = None,
         private: Collection[str] = (),
+        log_dir: Path | None = None,
     ) -> None:
         self.session = session
         self._context = context
@@ -68,15 +105,21 @@ class Programs:
         """The package of a program that is run as a module; None for a file."""
         self._path = path
         self._code = code
-        self.output = (shown, with_rank)
-        """The ranks whose output is shown, and whether lines are prefixed with ranks."""
-        self._base = Process(session, 0, environ.variables())
+        self.output = (shown, with_rank, log_dir)
+        """The ranks whose output is shown, whether lines are prefixed with ranks, and the folder
+        of the nodes' logs."""
+        set_already = environ.variables()
+        variables = environ.encoded(helion_kernels.VARIABLES) | set_already
+        self._base = Process(session, 0, variables)
         self._globals = Globals(self._base)
         self.states = LibraryStates(self._base)
-        late = {helion_kernels.MODULE: helion_kernels.patch}
+        late = {**helion_kernels.PATCHES, queues.ALIKE: queues.patch_alike}
         self.modules = ProcessModules(self._base, self.states, Packages(private), late)
         self.loggers = ProcessLoggers(self._base)
         self.threads = RankThreads(inside, self._enter)
+        self._heap = None if session.run.has_data else HostHeap()
+        self._memory: Memory | None = None
+        """That of the worker whose values modules have, if it is one."""
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
@@ -140,12 +183,13 @@ class Programs:
         ``{rank}``, ``{local_rank}`` and ``{node}`` in a variable become a rank's own numbers.
         """
         run = self.session.run
-        run.world_size = max(run.world_size, nprocs)
         processes: dict[int, Process] = {}
 
         def carrier_of(rank: int) -> Carrier:
             own = _of_rank(variables, rank, run.machine.sips_per_host)
             process = processes[rank] = self._process(rank, own)
+            if isinstance(process.host, Disturbed):
+                process.host.dies_ps = self._dies_ps(rank)
             return self._carrier(process)
 
         def body(rank: int) -> None:
@@ -163,7 +207,6 @@ class Programs:
         run = self.session.run
         rank = self._context.multiprocessing.add()
         check_one_node(rank.number + 1, run.machine, "multiprocessing.Process")
-        run.world_size = max(run.world_size, rank.number + 1)
         process = self._process(rank.number, {})
         process.takes_number = True
         with starting():
@@ -185,6 +228,56 @@ class Programs:
             lambda target: threading.Thread(target=target, name=name, daemon=True),
         )
 
+    def start_worker(
+        self, work: Callable[[Process], object], memory: Memory, pid: int, name: str
+    ) -> StartedWorker:
+        """Start a worker of the calling process, which runs ``work(process)``, and return it.
+
+        It has a host and a memory of its own, and its parent's devices.
+        """
+        parent, run = current(), self.session.run
+        if run.keeper is not None:
+            run.keeper.refused["it starts threads or worker processes"] = None
+        state = replace(
+            RankState(parent.rank, parent.state.world_size, parent.state.sip_id, -1),
+            spawn_id=parent.state.spawn_id,
+        )
+        process = self._process(parent.rank, {})
+        process.state, process.memory, process.pid = state, memory, pid
+        process.modules = self.modules.shown()
+        process.host = new_host(run, parent.rank)
+        process.host.be_unseen()
+        worker = StartedWorker(run.simulation, name)
+
+        def interrupted() -> None:
+            run.simulation.call_soon(interrupt)
+
+        carrier = on_thread(
+            name,
+            lambda: self._enter(process),
+            lambda target: threading.Thread(target=target, name=name, daemon=True),
+            interrupted,
+        )
+        with starting():
+            worker.rank = run.simulation.start_thread(
+                parent.rank_of_run,
+                lambda: self._run_in(process, work),
+                worker.ended,
+                state,
+                carrier,
+            )
+        return worker
+
+    def _dies_ps(self, rank: int) -> int | None:
+        """Return when a rank ends by a fault of the scenario, None if it does not from now on."""
+        run = self.session.run
+        ends_ps = [
+            round(death.at_s * 10**12)
+            for death in run.machine.spec.scenario.deaths
+            if death.rank == rank
+        ]
+        return min((each for each in ends_ps if each >= run.simulation.now_ps), default=None)
+
     def _run_in(self, process: Process, work: Callable[[Process], object]) -> None:
         """Run a process's work on its own main thread."""
         process.begin()
@@ -202,11 +295,23 @@ class Programs:
 
     def _enter(self, process: Process) -> None:
         """Load a process's own state before it resumes."""
+        if self._heap is not None:
+            self._heap.next_turn()
         process.show(process.main_thread)
+        if process.memory is not self._memory:
+            self._exchange(process.memory)
         self._globals.load(process)
         self.states.load(process)
         self.modules.load(process)
         self.loggers.load(process)
+
+    def _exchange(self, memory: Memory | None) -> None:
+        """Show the values of a worker's modules, or those of its parent again."""
+        if self._memory is not None:
+            self._memory.hide()
+        self._memory = memory
+        if memory is not None:
+            memory.show()
 
 
 @contextmanager
@@ -249,6 +354,8 @@ def run_torchrun(
     variables: Mapping[str, str],
     private: Collection[str],
     num_nodes: int,
+    max_restarts: int,
+    log_dir: Path | None = None,
 ) -> None:
     """Run a program; see :func:`kernbench.torch_bridge.run_torchrun`."""
     session = Session(context.run)
@@ -256,7 +363,7 @@ def run_torchrun(
     package = None if module is None else module.rpartition(".")[0]
     if module is not None and path.name == "__main__.py":
         package = module
-    programs = Programs(session, context, path, code, shown, with_rank, package, private)
+    programs = Programs(session, context, path, code, shown, with_rank, package, private, log_dir)
     num_ranks = nprocs * num_nodes
     variables = {
         "RANK": "{rank}",
@@ -271,18 +378,25 @@ def run_torchrun(
         "ROLE_NAME": "default",
         "MASTER_ADDR": "localhost" if num_nodes == 1 else name_of(0),
         "MASTER_PORT": "29500",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
         "TORCHELASTIC_RUN_ID": "none",
         **variables,
     }
-    with programs.surroundings():
-        sys.argv = argv
+
+    def attempt(number: int) -> None:
+        own = {**variables, "TORCHELASTIC_RESTART_COUNT": str(number)}
+        if number:
+            session.start_again()
         if num_ranks == 1:
             context.run.world_size = 1  # Until the program spawns more.
-            programs.on_main(_of_rank(variables, 0, 1))
+            programs.on_main(_of_rank(own, 0, 1))
         else:
-            programs.start(lambda _: programs.execute("__main__"), num_ranks, variables).join()
+            programs.start(lambda _: programs.execute("__main__"), num_ranks, own).join()
+
+    with programs.surroundings():
+        sys.argv = argv
+        with_restarts(context, attempt, max_restarts)
+        if num_ranks > 1:
             programs.end()
 
 

@@ -50,6 +50,17 @@ def remarks_of(session: Session) -> list[str]:
             "torch.compile was left out, as KERNBENCH_COMPILE=eager asks: the program ran, and was "
             "timed, operation by operation"
         )
+    if session.compiled_ps:
+        lines.append(
+            f"of all ranks' time, {session.compiled_ps / 1e12:.1f} s are compiling, as "
+            "host.compile_share asks: it was measured here, and the next run takes another time"
+        )
+    if session.lacks_shared_memory:
+        lines.append(
+            "torch.compile was asked for collectives in symmetric memory, as async tensor "
+            "parallelism has them, which ranks of PyTorch programs do not have: they ran, and were "
+            "timed, as usual collectives"
+        )
     if session.stand_ins:
         lines.append(
             "stand-ins of kernbench's ran for packages that are not installed, computed by "

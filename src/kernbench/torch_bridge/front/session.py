@@ -16,6 +16,7 @@ from kernbench.torch_bridge.dispatch.shapes import Shapes
 from kernbench.torch_bridge.kept.hosts import kept_host
 from kernbench.torch_bridge.memory import Memories
 from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, META
+from kernbench.torch_bridge.placement.program_lines import TorchLines
 from kernbench.torch_bridge.processes.float32 import Float32
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class Session:
         if run.keeper is not None:
             run.keeper.about["pytorch"] = True
             run.keeper.make_host = kept_host
+        if run.lines is not None:
+            TorchLines(run.lines, run)
         self.stores: dict[str, Any] = {}
         """Keys and values of each store, by its address or file."""
         self.groups: dict[tuple[int, str], ProcessGroup] = {}
@@ -44,7 +47,11 @@ class Session:
         self.said: set[str] = set()
         """Warnings that were already given, once for all processes."""
         self.left_out_compiling = False
+        self.compiled_ps = 0
+        """What has passed for programs while they compiled."""
         """Whether the program compiles something where nothing is compiled."""
+        self.lacks_shared_memory = False
+        """Whether the compiler would have fused collectives in symmetric memory."""
         self.stand_ins: set[str] = set()
         """Packages in whose place kernbench's stand-ins were imported."""
         self.pricings: dict[Float32, Pricing] = {}
@@ -64,6 +71,15 @@ class Session:
         """By SIP, the device that it is to programs of its host."""
         self.place = CPU if run.has_data else META
         """The device on which C++ has the tensors of simulated devices."""
+
+    def start_again(self) -> None:
+        """Forget what processes have left, which are gone."""
+        self.stores.clear()
+        self.groups.clear()
+        self.pairs.clear()
+        self.pair_calls.clear()
+        self._orders.clear()
+        self.memories.forget()
 
     def pricing(self, precision: Float32) -> Pricing:
         """Return the times and shapes of operations for a precision of float32 products."""

@@ -1,4 +1,4 @@
-"""``multiprocessing.Process``: a worker of a rank is a thread of it (ADR-0115), or it is a rank."""
+"""``multiprocessing.Process``: it is a worker of a rank (ADR-0177), or a rank (ADR-0101)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import multiprocessing.context
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from concurrent.futures.process import ProcessPoolExecutor
+from copy import copy
 from functools import partial
 from multiprocessing import get_start_method
 from multiprocessing import process as processes
@@ -18,26 +19,26 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.clock import CtrlC
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.front.forks import Memory
 from kernbench.torch_bridge.front.spawn import found_in, own_code, own_copy, take_values
-from kernbench.torch_bridge.processes.process import HERE, Process, current, warn_once
+from kernbench.torch_bridge.processes.call_counts import uncounted
+from kernbench.torch_bridge.processes.process import HERE, Process, current
 from kernbench.torch_bridge.python.endings import live
-from kernbench.torch_bridge.python.pipes import PipeEnd
-from kernbench.torch_bridge.python.rank_threads import end_thread
+from kernbench.torch_bridge.python.pipes import PipeEnd, pipe
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.front.programs import Programs
 
-_SHARES = (
-    "a multiprocessing.Process that a rank starts runs as a thread of that rank and "
-    "shares its memory"
-)
+_OF_HELPERS = frozenset({"multiprocessing.pool", "torch.utils.data._utils.worker"})
+"""Modules whose functions never run a rank: those of workers of pools and of loaders."""
 _FIRST_PID = 2**22
 """Above the largest process id of Linux."""
 _KEPT = ("_config", "_popen", "_Popen")
 """Attributes of a process that are not the program's; its key must not be copied."""
 _start: Any = BaseProcess.start
+_real_pid, _real_parent_pid = os.getpid, os.getppid
 _make_pool = ProcessPoolExecutor.__init__
+_submit_really, _shut_down_really = ProcessPoolExecutor.submit, ProcessPoolExecutor.shutdown
 _children: set[BaseProcess] = vars(processes)["_children"]
 
 
@@ -48,7 +49,33 @@ def install(patches: Patches, programs: Programs) -> None:
     context: Any = multiprocessing.context._default_context
     patches.set(context, "_actual_context", context._actual_context)
     patches.set(processes, "_children", _ChildrenOfEach())
-    patches.set(ProcessPoolExecutor, "__init__", _refuse_pool)
+    patches.set(processes, "_current_process", _as_rank())
+    patches.set_all(
+        ProcessPoolExecutor,
+        {"__init__": _make_executor, "submit": _submit, "shutdown": _shut_down},
+    )
+    patches.set(os, "getpid", _getpid)
+    patches.set(os, "getppid", _getppid)
+
+
+def _as_rank() -> Any:
+    """Return what ``multiprocessing`` takes a rank for: this process, which may start others.
+
+    It may be a daemon, as a worker of a sweep is, which could not.
+    """
+    of_rank = copy(processes.current_process())
+    of_rank._config = {**of_rank._config, "daemon": False}  # type: ignore[attr-defined]
+    return of_rank
+
+
+def _getpid() -> int:
+    process = HERE.process
+    return _real_pid() if process is None else process.pid or _real_pid()
+
+
+def _getppid() -> int:
+    process = HERE.process
+    return _real_parent_pid() if process is None or not process.pid else process.parent_pid
 
 
 class _ChildrenOfEach:
@@ -69,15 +96,57 @@ class _ChildrenOfEach:
         self._own.discard(started)
 
 
-def _refuse_pool(self: Any, *args: Any, **kwargs: Any) -> None:
-    """``ProcessPoolExecutor``, refused: it would wait for its workers on pipes."""
+def _make_executor(
+    self: Any,
+    max_workers: int | None = None,
+    mp_context: Any = None,
+    initializer: Callable[..., object] | None = None,
+    initargs: tuple[Any, ...] = (),
+    *,
+    max_tasks_per_child: int | None = None,
+) -> None:
+    """``ProcessPoolExecutor``: in a simulated process, on a pool of workers."""
     if HERE.process is None or HERE.is_foreign:
-        _make_pool(self, *args, **kwargs)
+        _make_pool(
+            self, max_workers, mp_context, initializer, initargs,
+            max_tasks_per_child=max_tasks_per_child,
+        )  # fmt: skip
         return
-    raise UnsupportedTorchError(
-        "concurrent.futures.ProcessPoolExecutor in a simulated process: it would block outside of "
-        "the simulation; use ThreadPoolExecutor"
+    if max_workers is not None and max_workers <= 0:
+        raise ValueError("max_workers must be greater than 0")
+    if initializer is not None and not callable(initializer):
+        raise TypeError("initializer must be a callable")
+    context = mp_context or multiprocessing.get_context()
+    self._kernbench_pool = context.Pool(max_workers, initializer, initargs, max_tasks_per_child)
+    self._kernbench_ends = False
+
+
+def _submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    """``ProcessPoolExecutor.submit``."""
+    pool = vars(self).get("_kernbench_pool")
+    if pool is None:
+        future: Future[Any] = _submit_really(self, fn, *args, **kwargs)
+        return future
+    if self._kernbench_ends:
+        raise RuntimeError("cannot schedule new futures after shutdown")
+    future = Future()
+    future.set_running_or_notify_cancel()
+    pool.apply_async(
+        fn, args, kwargs, callback=future.set_result, error_callback=future.set_exception
     )
+    return future
+
+
+def _shut_down(self: Any, wait: bool = True, *, cancel_futures: bool = False) -> None:
+    """``ProcessPoolExecutor.shutdown``."""
+    pool = vars(self).get("_kernbench_pool")
+    if pool is None:
+        _shut_down_really(self, wait, cancel_futures=cancel_futures)
+        return
+    self._kernbench_ends = True
+    pool.close()
+    if wait:
+        pool.join()
 
 
 def _start_process(self: Any, programs: Programs) -> None:
@@ -86,27 +155,21 @@ def _start_process(self: Any, programs: Programs) -> None:
     if process is None or HERE.is_foreign:
         _start(self)
         return
-    if process.world is not None and process.world.default_pg is not None:
-        warn_once("workers", _SHARES)
-        self._Popen = Worker
-    elif process.rank_of_run is None and process.session.run.simulation.running is None:
-        self._Popen = partial(RankProcess, programs)
-    else:
-        raise UnsupportedTorchError(
-            f"{type(self).__name__}.start in rank {process.rank}, which belongs to no group: what "
-            "it starts would be a rank outside of its world; start ranks on the program's main "
-            "thread, before any other, or work in threads"
-        )
+    has_group = process.world is not None and process.world.default_pg is not None
+    is_first = process.rank_of_run is None and process.session.run.simulation.running is None
+    helps = getattr(self._target, "__module__", None) in _OF_HELPERS
+    kind = RankProcess if is_first and not has_group and not helps else Worker
+    self._Popen = partial(kind, programs)
     _start(self)
 
 
 class _Started:
     """A started process, with the interface of ``multiprocessing.popen_fork.Popen``."""
 
-    sentinel = -1
-
     def __init__(self) -> None:
         self.returncode: int | None = None
+        self.sentinel, self._ends = pipe(duplex=False)
+        """Ready to be read once it has ended."""
 
     def run(self, child: BaseProcess, work: Callable[[], object]) -> None:
         """Run ``work``, and set the exit status by how it ends."""
@@ -131,6 +194,7 @@ class _Started:
         """Set the exit status, unless it is set."""
         if self.returncode is None:
             self.returncode = code
+            self._ends.close()
 
     def poll(self) -> int | None:
         """Return its exit status, None while it runs."""
@@ -160,26 +224,38 @@ class _Started:
 
 
 class Worker(_Started):
-    """A worker process of a rank: a thread of it."""
+    """A worker process of a rank: it has a host and a memory of its own, and no device."""
 
-    def __init__(self, started: BaseProcess) -> None:
+    def __init__(self, programs: Programs, started: BaseProcess) -> None:
         super().__init__()
+        parent = current()
+        self.pid = _FIRST_PID + next(parent.session.pids)
+        kept = {name: started.__dict__[name] for name in started.__dict__ if name in _KEPT}
+        with uncounted():
+            modules = [sys.modules["__main__"], *programs.modules.own()]
+            own = {n: v for n, v in started.__dict__.items() if n not in _KEPT}
+            memory = Memory(modules, own)
         # ``start`` deletes the target and arguments of the process that was started.
         child = object.__new__(type(started))
-        child.__dict__.update(started.__dict__)
-        self.pid = os.getpid()
-        self._thread = threading.Thread(
-            target=lambda: self.run(child, child.run), name=started.name, daemon=started.daemon
-        )
-        self._thread.start()
+        child.__dict__.update(memory.given | kept)
+        memory.be(child)
+
+        def live_as(process: Process) -> None:
+            process.parent_pid = parent.pid or _real_pid()
+            self.run(child, lambda: live(process, child.run))
+            for end in found_in(memory.given, lambda each: isinstance(each, PipeEnd)):
+                end.close()
+
+        self._worker = programs.start_worker(live_as, memory, self.pid, started.name)
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Return its exit status when it has ended, None if it has not in time."""
-        self._thread.join(timeout)
+        current().host.reach()
+        self._worker.wait(None if timeout is None else int(max(timeout, 0) * 10**12))
         return self.returncode
 
     def cut_off(self) -> None:
-        end_thread(self._thread)
+        self._worker.end()
 
 
 class RankProcess(_Started):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.errors import UsageError
 from kernbench.torch_bridge.base.host_times import HostTimes
 from kernbench.torch_bridge.kept.hosts import named_times
-from kernbench.torch_bridge.processes.eager_host import EagerHost
+from kernbench.torch_bridge.processes.eager_host import EagerHost, as_disturbed
 from kernbench.torch_bridge.processes.host import Host
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ class Debts:
     def host(self, run: Run) -> Host:
         """Return the host of the rank that runs now."""
         rank = run.rank_state.rank
-        return Host(run, rank) if self.spec is None else PlayedHost(run, rank, self.spec)
+        made = Host(run, rank) if self.spec is None else PlayedHost(run, rank, self.spec)
+        return as_disturbed(run, made)
 
     def wait(self, host: Host, handle: Handle, num_calls: int, number: int) -> None:
         """Let a host wait, and owe this once it has."""

@@ -87,6 +87,10 @@ class TorchPlayer(Player):
             found = self._hosts[state] = self._debts.host(self.run)
         return found
 
+    def time_ps(self, state: RankState) -> int:
+        found = self._hosts.get(state)
+        return super().time_ps(state) if found is None else found.paid_ps
+
     def timing(self, work: int) -> OperationTiming:
         """Return the schedules of an operation on this machine."""
         found = self._timings.get(work)
@@ -225,15 +229,8 @@ class TorchPlayer(Player):
         if not given["has_host"]:
             return super()._arrive(state, meeting, work, spans)
         part = self.part_of(work, given, PlayedTorchPart)
-        after: list[Handle] = [self.host(state).timer()]
-        if given["stream"] >= 0:
-            tail = self.streams[given["stream"]].tail
-            if tail is not None:
-                after.append(tail)
-        before = state.channel_tails.get(given["channel"])
-        if before is not None:
-            after.append(before)
-        state.channel_tails[given["channel"]] = part
+        queue = self.streams[given["stream"]] if given["stream"] >= 0 else None
+        after = [self.host(state).timer(), *state.put_behind(given["channel"], queue, part)]
         collective = self.meet(meeting)
         if isinstance(collective, LoneCollective):
             collective.arrive(given["position"], part, after)
@@ -241,13 +238,20 @@ class TorchPlayer(Player):
             return part
         parts = self._parts.setdefault(collective, [])
         parts.append(part)
-        collective.arrive(given["position"], part, after)
+        collective.arrive(given["position"], part, after, self._others(collective, state))
         if collective.is_complete:
-            order = collective.parts()
+            order = dict.fromkeys(collective.parts())
             for each in order or self._parts[collective]:
                 self.run.simulation.wake(each.data)  # type: ignore[attr-defined]
             del self._parts[collective]
         return part
+
+    def _others(self, collective: Collective, state: RankState) -> tuple[int, ...]:
+        """Return the positions of those for which a rank stands; of a pair each side runs."""
+        folding = self.run.folding
+        if folding is None or collective.call:
+            return ()
+        return folding.positions(collective.ranks, state.rank)
 
     def _wait_for_data(self, _: RankState, actor: int, place: int, __: int) -> None:
         self.run.simulation.wait(self.handle(actor, place).data)

@@ -1,4 +1,4 @@
-"""Memory of simulated devices as PyTorch's caching allocator would assign it."""
+"""Memory of simulated devices as PyTorch's caching allocator would assign it; the host's, freed."""
 
 from kernbench.torch_bridge.memory.allocator import (
     BlockObserver,

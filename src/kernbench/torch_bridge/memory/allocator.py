@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
-    from kernbench.memory import Allocation
+    from kernbench.memory import LiveAllocation
 
 CallFrame = tuple[str, int, str]
 """A file, a line and the name of a function."""
@@ -72,7 +72,7 @@ class MemoryBlock:
         """The state of the free lists in which it was last chosen for a request of its size."""
         self.label = ""
         """What it was allocated for."""
-        self.allocation: Allocation | None = None
+        self.allocation: LiveAllocation | None = None
         """What the run's log has of it, where it records allocations."""
         self.pass_number = 0
         """In which pass of the program it was allocated, likewise."""

@@ -49,6 +49,11 @@ class Memories(Generic[Owner]):
         self.allocators: dict[tuple[Owner, int], CachingAllocator] = {}
         """Allocators by process and device."""
 
+    def forget(self) -> None:
+        """Let all processes be gone."""
+        self._devices.clear()
+        self.allocators.clear()
+
     def device(self, sip_id: int) -> SharedDevice:
         """Return the memory of a device, which all processes share."""
         found = self._devices.get(sip_id)

@@ -1,9 +1,8 @@
 """Two keys of a call's arguments: what determines the result's shape, and what the time.
 
 The shape follows from the layouts of operands, including strides, on any device. The time of a
-plain operation follows from shapes and dtypes on one device (of products and convolutions from
-strides, too);
-each call with data looks it up.
+plain operation follows from shapes and dtypes on one device, and from strides where a tensor is not
+contiguous (of products and convolutions in any case); each call with data looks it up.
 """
 
 from __future__ import annotations
@@ -73,16 +72,19 @@ def look_at(
                 if sip_id < 0 or sip_id != beside.sip_id or source.uses or beside.uses:
                     return None
                 key = operation, sip_id, first.shape, second.shape, first.dtype, second.dtype
-                return (*key, first.stride(), second.stride()) if operation.is_by_layout else key
+                if operation.is_by_layout or not (first.is_contiguous() and second.is_contiguous()):
+                    return (*key, first.stride(), second.stride())
+                return key
         keys: list[Any] = [operation, None]
         found = _look_among(args, keys)
+        tensors = [each for each in args if isinstance(each, Tensor)]
+        if operation.is_by_layout or not all(each.is_contiguous() for each in tensors):
+            keys += [each.stride() for each in tensors]
     except (AttributeError, RuntimeError):
         # It is not on a device yet, or has no storage.
         return None
     if found is None or (kwargs and not _name_all(kwargs, keys)):
         return None
-    if operation.is_by_layout:
-        keys += [each.stride() for each in args if isinstance(each, Tensor)]
     keys[1] = found.sip_id
     return tuple(keys)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernbench.clock import owner_of
-from kernbench.memory import NEVER, Allocation, AllocationLog, Phase
+from kernbench.memory import NEVER, AllocationLog, LiveAllocation, Phase
 from kernbench.torch_bridge.placement.call_stacks import CallStack, CallStacks
 from kernbench.torch_bridge.placement.roles import ModuleName, Roles
 from kernbench.torch_bridge.processes.process import HERE
@@ -26,6 +26,8 @@ _graph_task = torch._C._current_graph_task_id
 _node: Any = torch._C._current_autograd_node
 _sequence: Any = torch.autograd._get_sequence_nr
 _NO_BACKWARD = -1
+_NEVER_MADE = 2**64 - 1
+"""In place of the number of a node that no operation has made, as of one that adds gradients up."""
 _MOST_MARKS = 1 << 17
 """Places of forward passes that are kept for backward passes."""
 
@@ -57,7 +59,7 @@ class ProcessMemory:
         """Of the pass."""
         self._is_over = False
         """Whether something was freed after its end."""
-        self._in_step: list[Allocation] = []
+        self._in_step: list[LiveAllocation] = []
         self._known_roots: set[int] = set()
         """Modules that were looked at since an optimizer's step."""
         self._sequences: list[int] = []
@@ -87,12 +89,11 @@ class ProcessMemory:
         module, file, line = self._place_of(stack)
         process = self._process
         block.pass_number = self._number
-        block.allocation = made = Allocation(
+        block.allocation = made = log.began(
             process.rank,
             self._sip_of(block),
             block.size,
             block.asked_bytes,
-            log.next_event(),
             process.host.paid_ps,
             block.label,
             # A nested tensor has many shapes.
@@ -102,7 +103,6 @@ class ProcessMemory:
             file,
             line,
         )
-        log.entries.append(made)
         block.is_gathered = stack.is_sharding
         if stack.is_sharding:
             made.is_for(Phase.COMMUNICATION)
@@ -215,14 +215,15 @@ class ProcessMemory:
 
     def _place_of(self, stack: CallStack) -> Place:
         """Return the module and the line of an allocation; of a gradient, those of its forward."""
-        if stack.inner is not None or _graph_task() == _NO_BACKWARD:
+        is_forward = _graph_task() == _NO_BACKWARD
+        if stack.inner is not None or is_forward:
             name = self._roles.name_of(owner_of(stack.inner), owner_of(stack.outer))
             place = name, stack.file, stack.line
-            if stack.inner is not None and torch.is_grad_enabled():
+            if is_forward or torch.is_grad_enabled():
                 self._keep(place)
             return place
         node = _node()
-        if node is not None:
+        if node is not None and node._sequence_nr() != _NEVER_MADE:
             position = bisect_right(self._sequences, node._sequence_nr()) - 1
             if position >= 0:
                 return self._places[position]
@@ -233,11 +234,9 @@ class ProcessMemory:
         sequence = _sequence() - 1
         sequences, places = self._sequences, self._places
         if sequences and sequences[-1] >= sequence:
-            if sequences[-1] > sequence:
-                # Another thread's numbers.
-                return
-            places[-1] = place
-        elif not places or places[-1] != place:
+            # Another thread's numbers, or an operation without a node behind one that has this.
+            return
+        if not places or places[-1] != place:
             sequences.append(sequence)
             places.append(place)
             if len(places) > _MOST_MARKS:

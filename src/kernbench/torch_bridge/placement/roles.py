@@ -191,7 +191,8 @@ def _note(tensor: Tensor, phase: Phase, name: str = "", module: ModuleName | Non
             allocation.is_for(phase)
             if allocation.phase is phase:
                 # Names get longer when an outer module is seen.
-                allocation.name = name or allocation.name
+                if name:
+                    allocation.name = name
                 if module is not None:
                     allocation.module = module
 

@@ -46,6 +46,8 @@ class Burst(StreamCommand):
         self._is_over = False
         self._is_shared = False
         """Whether others may slow the last planned operation down."""
+        self._callers: list[int] = []
+        """The lines of those that are not logged, where lines are recorded."""
         self._is_ahead = False
         """Whether operations after the running one may be planned."""
 
@@ -56,6 +58,8 @@ class Burst(StreamCommand):
         if callbacks is None or len(callbacks) > 1 or self._is_over:
             return False
         self._waiting.append((earliest_ps, timing))
+        if self._run.lines is not None:
+            self._callers.append(self._run.lines.latest)
         return True
 
     @property
@@ -84,6 +88,11 @@ class Burst(StreamCommand):
         self._await()
         self._share()
 
+    def abandon(self) -> None:
+        self.cut()
+        self._waiting.clear()
+        self._pes.waiting.clear()
+
     def describe(self) -> str:
         names = [timing.template(False).name for _, timing in self._waiting]
         names = [template.name for template in self._templates] + names
@@ -98,7 +107,8 @@ class Burst(StreamCommand):
             return
         early_ps = self._waiting[0][0] - simulation.now_ps
         if early_ps > 0:
-            simulation.timer(early_ps).when_done(lambda _: self._ask())
+            # There may be nothing left by then.
+            simulation.timer(early_ps).when_done(lambda _: self._go_on())
         else:
             self._ask()
 
@@ -177,6 +187,10 @@ class Burst(StreamCommand):
         self.ended_by = self.after = self._pes.last = run.recorder.in_a_row(
             (self._rank,), (self._sip_id,), self._queue.name, self.after, *columns
         )
+        if run.lines is not None:
+            count = len(self._templates)
+            run.lines.launched(self.ended_by + 1 - count, self._callers[:count])
+            del self._callers[:count]
         if ended_ps < now_ps:
             # It was cut between two operations: who takes the device now has not waited for it.
             self._pes.last = 0

@@ -14,7 +14,9 @@ from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.process import Process
 from kernbench.torch_bridge.processes.python_calls import (
     FRAMES_OF_FUNCTION,
+    HAS_MONITORING,
     IN_THREAD,
+    MONITOR,
     PythonCalls,
     ThreadCalls,
 )
@@ -48,6 +50,9 @@ def install(patches: Patches, simulation: Simulation) -> None:
         found, calls = _getprofile(), IN_THREAD.calls
         return None if calls is not None and calls.is_of(found) else found
 
+    if HAS_MONITORING:
+        MONITOR.begin()
+        patches.on_close(MONITOR.end)
     patches.set_all(_Importing, {"__enter__": begin, "__exit__": end})
     _leave_out_collections(patches)
     patches.set(sys, "getprofile", getprofile)

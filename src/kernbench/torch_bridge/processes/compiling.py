@@ -81,6 +81,8 @@ class Views:
         """What the compiler does not see, by owner and name."""
         self._stand_ins: dict[int, Any] = {}
         """What it does not see by the identity of what it sees: functions, and their code."""
+        self._own: dict[int, Any] = {}
+        """What it sees by the identity of what it does not: functions."""
         self._num_seen = 0
         """How many of the run's replacements were looked at."""
         self._of_runtime: _Shown = []
@@ -129,6 +131,10 @@ class Views:
         """Return the bridge's in the place of a function of PyTorch, or of its code, or None."""
         return self._stand_ins.get(id(value))
 
+    def own_of(self, value: Any) -> Any:
+        """Return PyTorch's own in the place of a function of the bridge, and all else as it is."""
+        return self._own.get(id(value), value)
+
     def _hide(self) -> _Shown:
         """Show PyTorch's own attributes; return what showed before, the last one first."""
         replaced = self._patches.replaced
@@ -156,6 +162,8 @@ class Views:
     def _put_in_place(self, seen: Any, stand_in: Any) -> None:
         """Note what the program sees in the place of what the compiler does."""
         self._stand_ins[id(seen)] = stand_in
+        if callable(stand_in) and callable(seen):
+            self._own[id(stand_in)] = seen
         if hasattr(seen, "__code__"):
             self._stand_ins[id(seen.__code__)] = getattr(stand_in, "__code__", None)
 

@@ -9,7 +9,12 @@ from torch import Tensor
 
 from kernbench.torch_bridge.base.host_parts import HostPart
 from kernbench.torch_bridge.base.host_times import HostTimes
-from kernbench.torch_bridge.processes.host import Host
+from kernbench.torch_bridge.processes.host import (
+    Disturbed,
+    DisturbedHost,
+    Host,
+    disturb_host,
+)
 from kernbench.torch_bridge.processes.python_calls import (
     FRAMES_OF_FUNCTION,
     IN_THREAD,
@@ -102,6 +107,10 @@ class EagerHost(Host):
     def owe_collective(self) -> None:
         self._owed_ps += self.times.collective_ps
 
+    def owe_message(self, num_tensors: int) -> None:
+        times = self.times
+        self._owed_ps += times.message_ps + num_tensors * times.message_tensor_ps
+
     def read(self) -> None:
         start_ps = self.now_ps
         self._ahead_ps = start_ps + self.times.read_ps
@@ -163,10 +172,26 @@ def _requires_grad(args: Any) -> bool:
     return False
 
 
+class DisturbedEagerHost(Disturbed, EagerHost):
+    """A host that takes time for what an eager program does, disturbed."""
+
+
+def as_disturbed(run: Run, host: Host) -> Host:
+    """Return a host of a run, disturbed if the machine's scenario says so."""
+    scenario = run.machine.spec.scenario
+    if run.host_noise is None and not scenario.deaths:
+        return host
+    return disturb_host(host, DisturbedEagerHost if isinstance(host, EagerHost) else DisturbedHost)
+
+
 def host_of(run: Run, rank: int) -> Host:
     """Return the host of a rank, as the run's machine describes it."""
     if run.keeper is not None and run.keeper.make_host is not None:
-        made: Host = run.keeper.make_host(run, rank)
-        return made
+        return as_disturbed(run, run.keeper.make_host(run, rank))
+    return new_host(run, rank)
+
+
+def new_host(run: Run, rank: int) -> Host:
+    """Return a host as the run's machine describes it, which no keeper notes."""
     spec = run.machine.spec.host
-    return Host(run, rank) if spec is None else EagerHost(run, rank, spec)
+    return as_disturbed(run, Host(run, rank) if spec is None else EagerHost(run, rank, spec))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,7 +10,7 @@ from kernbench.torch_bridge.processes.bursts import Burst
 from kernbench.torch_bridge.processes.commands import HostCopy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from kernbench.clock import Handle, Stream, StreamCommand
     from kernbench.op_log import Template
@@ -27,6 +28,10 @@ _TURNS_SHIFT = 10
 """It then yields after each 1/1024 of the time that it has waited."""
 _LOOKS_SHIFT = 19
 """After half a million reads, a read takes 1/524288 of that time, which exceeds the usual time."""
+
+
+_OF_TRIALS = ("launch", "put", "_put_span", "tries", "_ahead_ps", "_owed_ps")
+"""What a host has otherwise while something is tried, and gets back."""
 
 
 def to_ps(time: timedelta) -> int:
@@ -47,7 +52,7 @@ class Host:
         self.rank = rank
         self.state = run.rank_state
         self._env = run.simulation.env
-        self._put_span = run.op_log.plain_spans.extend
+        self._put_span = run.recorder.span
         self._put_wait = run.op_log.plain_waits.extend
         self._launch_times_ps: dict[int, int] = {}
         """By SIP."""
@@ -65,6 +70,8 @@ class Host:
         self._worked_ps = 0
         self.in_graph = False
         """Whether a compiled graph runs."""
+        self.tries: Callable[[Template], None] | None = None
+        """Takes what is launched while something is tried (:meth:`trying`)."""
         self.launches_as: Literal["launch", "capture"] = "launch"
         """The name of launches in the op log."""
 
@@ -76,6 +83,10 @@ class Host:
     def paid_ps(self) -> int:
         """The time up to which the log has what the host did; asking for it takes none."""
         return max(self._ahead_ps, self._env.now_ps)
+
+    def be_unseen(self) -> None:
+        """Log nothing more: it is the host of a worker, beside that of its rank."""
+        self._put_span = self._put_wait = lambda _: None
 
     def look_at_clock(self) -> int:
         """Return the host's time, plus the time that reading it takes.
@@ -126,6 +137,9 @@ class Host:
     def owe_collective(self) -> None:
         """Owe the issue of a collective."""
 
+    def owe_message(self, num_tensors: int) -> None:
+        """Owe the receipt of an object with so many tensors from another process."""
+
     def read(self) -> None:
         """Spend the time of a read of the device, after the host has waited for it."""
 
@@ -151,6 +165,24 @@ class Host:
         if type(tail) is Burst and tail.join(earliest_ps, timing):
             return
         self.begin_burst(queue, earliest_ps, timing)
+
+    @contextmanager
+    def trying(self, launched: Callable[[Template], None]) -> Iterator[None]:
+        """Give what is launched to a function instead of launching it; the host takes no time."""
+
+        def launch(name: str, timing: OperationTiming, at: object) -> None:
+            launched(timing.template(False))
+
+        # Not on the class: what keeps a run has hosts of its own.
+        own = vars(self)
+        before = {name: own[name] for name in _OF_TRIALS if name in own}
+        own.update(launch=launch, put=launch, _put_span=lambda _: None, tries=launched)
+        try:
+            yield
+        finally:
+            for name in _OF_TRIALS:
+                own.pop(name, None)
+            own.update(before)
 
     def put(self, name: str, timing: OperationTiming, queue: Stream) -> None:
         """Do what :meth:`launch` does, on a given stream."""
@@ -207,6 +239,12 @@ class Host:
         self._ahead_ps = self.now_ps + READING_PS
         simulation.idle(self._ahead_ps - simulation.now_ps, label)
 
+    def work(self, label: str, taken_ps: int) -> None:
+        """Spend time on what launches nothing; no other rank runs meanwhile."""
+        start_ps = self.now_ps
+        self._ahead_ps = start_ps + taken_ps
+        self._put_span((self.rank, "python", label, start_ps, self._ahead_ps))
+
     def sleep(self, delay_ps: int) -> None:
         """Let time pass for the calling thread, until the simulation reaches it.
 
@@ -248,3 +286,58 @@ class Host:
         sip_id = self.state.sip_id
         found = self._launch_times_ps[sip_id] = self._run.machine.sip_at(sip_id).host_launch_ps
         return found
+
+
+class Disturbed:
+    """What makes a host one that is interrupted, or that ends at a time (ADR-0176).
+
+    It stands before the class of a host of whose work it takes the time; what keeps or plays the
+    host's actions stands before it.
+    """
+
+    rank: int
+    _run: Run
+    _env: Any
+    _ahead_ps: int
+    _put_span: Any
+    dies_ps: int | None = None
+    """When its process ends by a fault: its Python does nothing later than that."""
+
+    def spend(self, label: str) -> int:
+        start_ps = max(self._ahead_ps, self._env.now_ps)
+        end_ps: int = super().spend(label)  # type: ignore[misc]
+        self._ahead_ps = late_ps = self._disturbed(start_ps, end_ps)
+        self._die()
+        return late_ps
+
+    def _paid_ps(self, start_ps: int) -> int:
+        end_ps: int = super()._paid_ps(start_ps)  # type: ignore[misc]
+        return self._disturbed(start_ps, end_ps)
+
+    def _disturbed(self, start_ps: int, end_ps: int) -> int:
+        """Return when the host ends what would last from start to end."""
+        noise = self._run.host_noise
+        if noise is None or end_ps <= start_ps:
+            return end_ps
+        late_ps = noise.delay_ps(self.rank, start_ps, end_ps)
+        if late_ps:
+            self._put_span((self.rank, "interruption", "of the host", end_ps, end_ps + late_ps))
+        return end_ps + late_ps
+
+    def _die(self) -> None:
+        """Wait for the end of the process, if the host has come to it."""
+        if self.dies_ps is not None and self._ahead_ps >= self.dies_ps:
+            simulation = self._run.simulation
+            simulation.sleep(max(self.dies_ps - simulation.now_ps, 0) + 1)
+
+
+class DisturbedHost(Disturbed, Host):
+    """A host whose launches have one time, disturbed."""
+
+
+def disturb_host(host: Host, plain: type[Host]) -> Host:
+    """Let a host be disturbed that is of the class that ``plain`` disturbs, or of one above."""
+    made = type(host)
+    is_above = issubclass(plain, made)
+    host.__class__ = plain if is_above else type(f"Disturbed{made.__name__}", (made, plain), {})
+    return host

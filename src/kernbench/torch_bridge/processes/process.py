@@ -146,6 +146,12 @@ class Process:
         """The current device of new threads."""
         self.threads: list[RankThread] = []
         """Threads that it has started."""
+        self.memory: Any = None
+        """What a worker has of its own of its program's modules; None for ranks."""
+        self.pid = 0
+        """Its process id, 0 for that of the real process."""
+        self.parent_pid = 0
+        """That of the process that has started it, for a worker."""
         self.workers: set[BaseProcess] = set()
         """Processes that it has started by ``multiprocessing``."""
         self.takes_number = False

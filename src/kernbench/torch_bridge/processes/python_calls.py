@@ -14,7 +14,8 @@ ever: a way from one operation of the program to the next that took as many call
 place that it has not gone to from there.
 
 From Python 3.12 on the profiler is a tool of ``sys.monitoring``, of which there is one for all
-threads, and beginning it takes longer than an operation: calls are estimated there.
+threads, and beginning it takes longer than an operation. There a tool of ours is told of each call
+for as long as a run lasts (:class:`Monitor`), and what it has counted in pauses is left out.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-IS_COUNTED = sys.version_info < (3, 12)
+HAS_MONITORING = sys.version_info >= (3, 12)
 _getprofile: Callable[[], Any] = sys.getprofile
 
 FRAMES_OF_VIEW = 2
@@ -45,6 +46,55 @@ _MOST_CHANGES = 4
 """Calls from a place whose counts have changed more often are always counted."""
 _MOST_LEGS = 8
 """The same for a place that leads to more places."""
+_FREE_TOOLS = (4, 3)
+"""Tools of ``sys.monitoring`` that Python's documentation leaves to others than its own kinds."""
+
+
+class Monitor:
+    """Is told by ``sys.monitoring`` of each call that a thread makes, while somebody needs it."""
+
+    def __init__(self) -> None:
+        self.counted = 0
+        self.thread = 0
+        """Whose calls are counted: other threads of the process are no ranks, or wait."""
+        self.tool = -1
+        """Its number; -1 while no run needs it, or where other tools have all numbers."""
+        self._num_users = 0
+        self._get_ident = threading.get_ident
+
+    def _called(self, *_: object) -> None:
+        if self._get_ident() == self.thread:
+            self.counted += 1
+
+    def begin(self) -> None:
+        """Be told from now on, until as many have called :meth:`end`."""
+        self._num_users += 1
+        if self._num_users > 1:
+            return
+        monitoring: Any = vars(sys)["monitoring"]
+        free = (each for each in _FREE_TOOLS if monitoring.get_tool(each) is None)
+        self.tool = next(free, -1)
+        if self.tool < 0:
+            return
+        monitoring.use_tool_id(self.tool, "kernbench")
+        events = monitoring.events
+        told = (events.PY_START, events.PY_RESUME, events.PY_THROW)
+        for each in told:
+            monitoring.register_callback(self.tool, each, self._called)
+        monitoring.set_events(self.tool, sum(told))
+
+    def end(self) -> None:
+        """End what a call of :meth:`begin` has begun."""
+        self._num_users -= 1
+        if self._num_users or self.tool < 0:
+            return
+        monitoring: Any = vars(sys)["monitoring"]
+        monitoring.set_events(self.tool, 0)
+        monitoring.free_tool_id(self.tool)
+        self.tool = -1
+
+
+MONITOR = Monitor()
 
 
 class Leg:
@@ -144,6 +194,8 @@ class PythonCalls:
         # What was met last, what is under way if anything is, and from where calls were counted.
         self._elsewhere = self._met = self._place = self._from = ProgramPlace()
         self._seen = 0
+        self.num_monitored = 0
+        """Calls of which :data:`MONITOR` was told, and that :meth:`take` has not returned."""
 
     def comes_to(self, func: Any, code: Any, lasti: int) -> None:
         """Note that the program calls an operation, at an instruction of a code.
@@ -181,16 +233,23 @@ class PythonCalls:
         if self.is_known:
             num_calls = before.went(place)
         else:
-            ticks = self.tick()
-            # Each call is an event, and so is each return.
-            num_calls = max((ticks - self._seen) // 2 - self.num_own, 0)
-            # Asking is an event, too.
-            self._seen = ticks + 1
+            num_calls = max(self._counted() - self.num_own, 0)
             self.num_own = 0
             if self.is_counted:
                 before.counted(place, num_calls)
         self.is_known = place.left > 0
         return num_calls
+
+    def _counted(self) -> int:
+        """Return how many calls were counted since this was last asked."""
+        if HAS_MONITORING:
+            found, self.num_monitored = self.num_monitored, 0
+            return found
+        ticks, seen = self.tick(), self._seen
+        # Asking is an event, too.
+        self._seen = ticks + 1
+        # Each call is an event, and so is each return.
+        return (ticks - seen) // 2
 
 
 class ThreadCalls:
@@ -198,6 +257,9 @@ class ThreadCalls:
 
     def __init__(self, calls: PythonCalls) -> None:
         self.of_process = calls
+        self._thread = threading.get_ident()
+        self._counted = 0
+        """What the monitor had counted when this began to."""
         self._profiler = Profiler(calls.tick, 1.0, False, False)
         self._enable = self._profiler.enable
         self._disable = self._profiler.disable
@@ -209,7 +271,7 @@ class ThreadCalls:
     @property
     def is_counting(self) -> bool:
         """Whether it counts right now, and no profiler of the program."""
-        return self.is_on and _getprofile() is self._profiler
+        return self.is_on and (HAS_MONITORING or _getprofile() is self._profiler)
 
     def pause(self, num_own: int) -> None:
         """Do not count until the matching :meth:`resume`; this nests.
@@ -232,7 +294,10 @@ class ThreadCalls:
     def stop(self, num_own: int) -> None:
         """Stop the profiler, unless the program has put another in its place."""
         self.is_on = False
-        if _getprofile() is self._profiler:
+        if HAS_MONITORING:
+            self.of_process.num_monitored += MONITOR.counted - self._counted
+            self.of_process.num_own += num_own
+        elif _getprofile() is self._profiler:
             self._disable()
             self.of_process.num_own += num_own
         else:
@@ -241,7 +306,11 @@ class ThreadCalls:
     def start(self) -> None:
         """Start the profiler, unless the program has one."""
         calls = self.of_process
-        calls.is_counted = self.is_on = IS_COUNTED and _getprofile() is None
+        if HAS_MONITORING:
+            calls.is_counted = self.is_on = MONITOR.tool >= 0
+            MONITOR.thread, self._counted = self._thread, MONITOR.counted
+            return
+        calls.is_counted = self.is_on = _getprofile() is None
         if self.is_on:
             self._enable()
 

@@ -7,7 +7,6 @@ simulated time would be repeated without end.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -19,12 +18,6 @@ MODULE = "torch.utils.benchmark.utils.timer"
 """Programs import it late, and importing it is slow."""
 _MOST_BY_THE_HOST = 10
 """The repetitions after which a statement is taken to need no simulated time."""
-
-
-def install(patches: Patches) -> None:
-    """Replace it if it is imported already."""
-    if MODULE in sys.modules:
-        patch(sys.modules[MODULE], patches)
 
 
 def patch(module: ModuleType, patches: Patches) -> None:

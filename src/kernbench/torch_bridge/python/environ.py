@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from kernbench.torch_bridge.processes.float32 import OVERRIDE, asked
 from kernbench.torch_bridge.processes.process import HERE
 
 _base: Any = type(os.environ)
+_execute_really: Any = vars(subprocess.Popen)["_execute_child"]
 
 
 class _ProcessEnviron(_base):
@@ -94,3 +96,14 @@ def install(patches: Patches) -> None:
     before = environ.__class__
     environ.__class__ = _ProcessEnviron
     patches.on_close(setattr, environ, "__class__", before)
+    patches.set(subprocess.Popen, "_execute_child", _execute_child)
+
+
+def _execute_child(
+    self: Any, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any,
+    cwd: Any, env: Any, *rest: Any,
+) -> None:  # fmt: skip
+    """``subprocess.Popen``: without variables of its own, it inherits those of the caller."""
+    if env is None and HERE.process is not None:
+        env = dict(os.environ)
+    _execute_really(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest)

@@ -110,10 +110,15 @@ class _LockOfEach:
     A rank that holds it may wait for another rank, which as a real process would have its own.
     """
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], Any] | None = None) -> None:
+        # Without: of a class that a library derives from the type of its lock, as joblib does.
+        self._make = make = self._default if make is None else make
         self._locks: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self._elsewhere = make()
+
+    @staticmethod
+    def _default() -> Any:
+        return WaitingLock()
 
     @property
     def _own(self) -> Any:
@@ -143,6 +148,13 @@ class _LockOfEach:
 
 class _ReentrantLockOfEach(_LockOfEach):
     """A reentrant one, with the methods that ``threading.Condition`` needs."""
+
+    @staticmethod
+    def _default() -> Any:
+        return _PyRLock()
+
+    def _recursion_count(self) -> int:
+        return int(self._own._recursion_count())
 
     def _is_owned(self) -> bool:
         return bool(self._own._is_owned())

@@ -65,7 +65,10 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         """Install the finder, and the exchange of modules."""
         patches.set(sys, "meta_path", _Finders([self, *sys.meta_path]))
         patches.on_close(self._forget)
-        benchmarks.install(patches)
+        for name, patch in self._late.items():
+            # Imported by an earlier run of this process.
+            if name in sys.modules:
+                patch(sys.modules[name], patches)
         import_locks.install(patches, self._shared.__contains__)
         self._patches = patches
 
@@ -86,6 +89,14 @@ class ProcessModules(importlib.abc.MetaPathFinder):
             for name, module in zip(names, wanted, strict=True):
                 if module is _ABSENT:
                     del shown[name]
+
+    def shown(self) -> list[ModuleType]:
+        """Return the modules of the running process, for one that begins with the same."""
+        return list(map(sys.modules.get, self._names, repeat(_ABSENT)))
+
+    def own(self) -> list[ModuleType]:
+        """Return the modules that the running process has imported for itself."""
+        return [each for each in map(sys.modules.get, self._names) if isinstance(each, ModuleType)]
 
     @contextmanager
     def of_nobody(self) -> Iterator[None]:

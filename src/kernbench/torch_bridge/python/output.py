@@ -1,10 +1,11 @@
-"""What ranks print: which ranks' output is shown, and with which prefix."""
+"""What ranks print: which ranks' output is shown, with which prefix, and the log of each node."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Collection
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.process import HERE, Process
@@ -17,8 +18,16 @@ class RankOutput:
     of ranks, is always shown.
     """
 
-    def __init__(self, stream: Any, shown: Collection[int] | None, with_rank: bool) -> None:
-        self._stream = stream
+    def __init__(
+        self,
+        stream: Any,
+        shown: Collection[int] | None,
+        with_rank: bool,
+        logs: NodeLogs | None = None,
+        name: str = "stdout",
+    ) -> None:
+        self._stream, self._name = stream, name
+        self._logs = logs
         self._shown = shown
         self._with_rank = with_rank
         self._kept: dict[int, str] = {}
@@ -33,6 +42,8 @@ class RankOutput:
         process = HERE.process
         if process is None or process.rank_of_run is None:
             return int(self._stream.write(text))
+        if self._logs is not None:
+            self._logs.write(process, self._name, text)
         if not self._is_shown(process):
             return len(text)
         if not self._with_rank:
@@ -77,11 +88,54 @@ class RankOutput:
         return shown is None or process.rank in shown or sys.gettrace() is not None
 
 
-def install(patches: Patches, shown: Collection[int] | None, with_rank: bool) -> None:
+class NodeLogs:
+    """A file per node in a folder, ``node0.log`` and so on: all lines of its ranks, with ranks."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[int, TextIO] = {}
+        self._kept: dict[tuple[int, int, str], str] = {}
+        """Incomplete lines, by node, rank and stream."""
+
+    def write(self, process: Process, stream: str, text: str) -> None:
+        """Add what a rank printed to a stream, its whole lines now."""
+        key = process.node, process.rank, stream
+        *lines, rest = (self._kept.pop(key, "") + text).split("\n")
+        if rest:
+            self._kept[key] = rest
+        if lines:
+            self._write(process.node, process.rank, lines)
+
+    def close(self) -> None:
+        """Write the lines that are still incomplete, and close the files."""
+        for (node, rank, _), rest in sorted(self._kept.items()):
+            self._write(node, rank, [rest])
+        self._kept.clear()
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def _write(self, node: int, rank: int, lines: list[str]) -> None:
+        file = self._files.get(node)
+        if file is None:
+            path = self._folder / f"node{node}.log"
+            file = self._files[node] = path.open("w", encoding="utf-8")
+        file.writelines(f"[rank {rank}] {line}\n" for line in lines)
+
+
+def install(
+    patches: Patches,
+    shown: Collection[int] | None,
+    with_rank: bool,
+    log_dir: Path | None = None,
+) -> None:
     """Replace ``sys.stdout`` and ``sys.stderr`` during a run."""
-    if shown is None and not with_rank:
+    if shown is None and not with_rank and log_dir is None:
         return
+    logs = None if log_dir is None else NodeLogs(log_dir)
+    if logs is not None:
+        patches.on_close(logs.close)
     for name in ("stdout", "stderr"):
-        output = RankOutput(getattr(sys, name), shown, with_rank)
+        output = RankOutput(getattr(sys, name), shown, with_rank, logs, name)
         patches.set(sys, name, output)
         patches.on_close(output.end)

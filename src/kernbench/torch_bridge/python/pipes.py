@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import datetime
+import io
 import multiprocessing.connection
+import multiprocessing.pool
+import pickle
 import threading
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Self
 
+import numpy as np
+from torch import Tensor
+
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.process import HERE
 
 _wait = multiprocessing.connection.wait
+
+
+@unseen
+def received(value: Any) -> Any:
+    """Return an object that a process has received, after its host's time for that."""
+    process = HERE.process
+    if process is not None:
+        process.host.owe_message(len({id(each) for each in _tensors_of(value)}))
+    return value
+
+
+def _tensors_of(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a message: of its lists, tuples and dictionaries."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _tensors_of(each)
+    elif isinstance(value, dict):
+        yield from _tensors_of(list(value.values()))
 
 
 class _Direction:
@@ -86,6 +116,7 @@ class PipeEnd:
             raise OSError("connection is read-only")
         if not self._writes.num_readers:
             raise BrokenPipeError(32, "Broken pipe")
+        reach()
         self._writes.objects.append(value)
         self._writes.wake()
 
@@ -97,6 +128,7 @@ class PipeEnd:
         self._check()
         if self._reads is None:
             raise OSError("connection is write-only")
+        reach()
         wait_for_ends([self])
         if not self._reads.objects:
             raise EOFError
@@ -135,6 +167,13 @@ class PipeEnd:
             raise OSError("handle is closed")
 
 
+def reach() -> None:
+    """Let the simulation reach the time of the calling process: what it sends is not there yet."""
+    process = HERE.process
+    if process is not None and not HERE.is_foreign:
+        process.host.reach()
+
+
 def pipe(duplex: bool = True) -> tuple[PipeEnd, PipeEnd]:
     """``multiprocessing.Pipe``."""
     back = _Direction()
@@ -142,6 +181,99 @@ def pipe(duplex: bool = True) -> tuple[PipeEnd, PipeEnd]:
         return PipeEnd(back, None), PipeEnd(None, back)
     there = _Direction()
     return PipeEnd(back, there), PipeEnd(there, back)
+
+
+_PLAIN = frozenset(
+    {
+        bool, int, float, complex, str, bytes, type(None), type(...), bytearray, list, tuple, dict,
+        pickle.PickleBuffer, set, frozenset, range, slice, deque, defaultdict, OrderedDict, Counter,
+        datetime.datetime, datetime.date, datetime.timedelta,
+    }
+)  # fmt: skip
+"""Types whose values are copied, with what they contain."""
+_MOST_BYTES = 1 << 26
+"""Of an array that is copied; larger ones are data, which workers read."""
+
+
+_OF_PROGRAM = frozenset({"__main__", "__mp_main__"})
+
+
+class _Copier(pickle.Pickler):
+    """Copies plain values and instances of the program's classes; all else stays what it is."""
+
+    def __init__(self, file: io.BytesIO, own: frozenset[str]) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._own = own
+        self.kept: list[Any] = []
+        self._places: dict[int, int] = {}
+
+    def persistent_id(self, value: Any) -> int | None:
+        kind = type(value)
+        if kind in _PLAIN:
+            return None
+        if kind is np.ndarray and value.nbytes <= _MOST_BYTES and value.base is None:
+            return None if value.dtype != object else self._place(value, value)
+        if kind is PipeEnd or kind is PipedQueue:
+            # Each process can close its handle.
+            return self._place(value, None)
+        if isinstance(value, type) or kind.__module__ not in self._own:
+            return self._place(value, value)
+        return None
+
+    def _place(self, value: Any, kept: Any) -> int:
+        found = self._places.get(id(value))
+        if found is None:
+            found = self._places[id(value)] = len(self.kept)
+            self.kept.append(copy.deepcopy(value) if kept is None else kept)
+        return found
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, kept: Sequence[Any]) -> None:
+        super().__init__(file)
+        self._kept = kept
+
+    def persistent_load(self, place: int) -> Any:
+        return self._kept[place]
+
+
+def copied(value: Any, own: frozenset[str] = _OF_PROGRAM) -> Any:
+    """Return what another process has of a value; ``own`` are modules whose classes are copied."""
+    file = io.BytesIO()
+    copier = _Copier(file, own)
+    copier.dump(value)
+    file.seek(0)
+    return _Reader(file, copier.kept).load()
+
+
+class PipedQueue:
+    """Replaces ``multiprocessing.SimpleQueue``: a pipe, as there."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = pipe(duplex=False)
+        self._rlock, self._wlock = threading.Lock(), threading.Lock()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PipedQueue:
+        made = object.__new__(PipedQueue)
+        made._reader, made._writer = (copy.deepcopy(each) for each in (self._reader, self._writer))
+        made._rlock, made._wlock = self._rlock, self._wlock
+        return made
+
+    def put(self, value: Any) -> None:
+        # What cannot be copied goes as it is.
+        with contextlib.suppress(Exception):
+            value = copied(value)
+        self._writer.send(value)
+
+    def get(self) -> Any:
+        return self._reader.recv()
+
+    def empty(self) -> bool:
+        return not self._reader.poll()
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
 
 
 def wait_for_ends(ends: Sequence[PipeEnd], timeout: float | None = None) -> list[PipeEnd]:
@@ -183,3 +315,6 @@ def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
 def install(patches: Patches) -> None:
     """Let programs wait for pipes in simulated time."""
     patches.set(multiprocessing.connection, "wait", wait)
+    patches.set(multiprocessing.pool, "wait", wait)
+    # Only a pickle would unwrap what workers of pools raise.
+    patches.set(multiprocessing.pool.Pool, "_wrap_exception", False)

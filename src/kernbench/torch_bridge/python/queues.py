@@ -9,21 +9,26 @@ import threading
 from collections.abc import Callable
 from multiprocessing import sharedctypes
 from multiprocessing.context import BaseContext
-from typing import Any, NoReturn
+from types import ModuleType
+from typing import Any
 
 import torch.multiprocessing
 
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.python import pipes
 from kernbench.torch_bridge.python.locks import SimulatedLock
-from kernbench.torch_bridge.python.shared_objects import SHARED_OBJECTS, SharedObjects
+from kernbench.torch_bridge.python.shared_objects import (
+    SHARED_OBJECTS,
+    SharedObjects,
+    install_segments,
+)
 
 # The module's functions belong to a context that is made at import.
 _OWNERS = (multiprocessing, torch.multiprocessing)
 _SHARED = (
     *SHARED_OBJECTS,
     queue.Queue,
+    pipes.PipedQueue,
     SimulatedLock,
     threading._RLock,
     threading.Condition,
@@ -42,6 +47,16 @@ class RankQueue(queue.Queue[Any]):
     Objects are passed without pickling: device tensors stay on their devices.
     """
 
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """``Queue.put``, at the time of the process that calls it."""
+        pipes.reach()
+        super().put(item, block, timeout)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """``Queue.get``, likewise."""
+        pipes.reach()
+        return pipes.received(super().get(block, timeout))
+
     def close(self) -> None:
         """Accept it: there is no feeder thread to end."""
 
@@ -53,22 +68,12 @@ def is_shared(value: object) -> bool:
     return isinstance(value, _SHARED)
 
 
-def _refusing(name: str) -> Callable[..., NoReturn]:
-    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-        raise UnsupportedTorchError(
-            f"multiprocessing.{name} in a simulated process: it would block outside of the "
-            "simulation; use multiprocessing.Queue, or torch.distributed"
-        )
-
-    return refuse
-
-
 def install(patches: Patches) -> None:
     """Let queues and locks between ranks wait in simulated time."""
     made: dict[str, Callable[..., Any]] = {
         "Queue": lambda maxsize=0: RankQueue(maxsize),
         "JoinableQueue": lambda maxsize=0: RankQueue(maxsize),
-        "SimpleQueue": lambda: RankQueue(),
+        "SimpleQueue": pipes.PipedQueue,
         "Lock": lambda: threading.Lock(),
         "RLock": lambda: threading.RLock(),
         "Condition": lambda lock=None: threading.Condition(lock),
@@ -77,15 +82,27 @@ def install(patches: Patches) -> None:
         "Event": lambda: threading.Event(),
         "Barrier": lambda *args, **kwargs: threading.Barrier(*args, **kwargs),
         "Pipe": pipes.pipe,
-        "Pool": _refusing("Pool"),
     }
     pipes.install(patches)
     of_managers = {name: make for name, make in made.items() if name != "Pipe"}
+    of_managers["Pool"] = lambda *args, **kwargs: multiprocessing.Pool(*args, **kwargs)
     made["Manager"] = lambda: SharedObjects(of_managers)
     for name, make in made.items():
         patches.set(BaseContext, name, _of_context(make))
         for owner in _OWNERS:
             patches.set(owner, name, make)
+    install_segments(patches)
+
+
+ALIKE = "multiprocess"
+"""A package that is multiprocessing with another pickle: datasets starts its workers by it."""
+
+
+def patch_alike(module: ModuleType, patches: Patches) -> None:
+    """Let a package that is like ``multiprocessing`` be it."""
+    for name in multiprocessing.__all__:
+        if hasattr(module, name):
+            patches.set(module, name, getattr(multiprocessing, name))
 
 
 def _of_context(make: Callable[..., Any]) -> Callable[..., Any]:

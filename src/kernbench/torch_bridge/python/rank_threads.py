@@ -77,7 +77,7 @@ class RankThreads:
         show_daemon(thread, True)
 
         def interrupted() -> None:
-            simulation.call_soon(_interrupt)
+            simulation.call_soon(interrupt)
 
         carrier = on_thread(thread.name, before, make, interrupted)
         with starting():
@@ -140,7 +140,7 @@ def _run_as_thread(run: Callable[[], None], thread: threading.Thread) -> None:
         threading.excepthook(arguments)
 
 
-def _interrupt() -> None:
+def interrupt() -> None:
     """End the run, as Ctrl-C in a thread does: Python hands signals to the main thread."""
     raise CtrlC
 

@@ -16,6 +16,7 @@ from torch._higher_order_ops.flex_attention import math_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from kernbench.torch_bridge.base.modes import DIFFERENTIATING
 from kernbench.torch_bridge.base.operations import PLAIN
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.tensors import cpp_device
@@ -25,7 +26,6 @@ from kernbench.torch_bridge.placement.names import unobserved
 from kernbench.torch_bridge.placement.residence import residence_of, settle
 from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.replaced.flex_pieces import Definition
-from kernbench.torch_bridge.replaced.package_kernels.launching import DIFFERENTIATING
 
 _NAME = "flex_attention"
 

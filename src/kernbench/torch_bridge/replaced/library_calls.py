@@ -13,7 +13,8 @@ import torch
 import torch.distributed.fsdp._init_utils as fsdp_init
 import torch.distributed.fsdp.fully_sharded_data_parallel as fsdp_api
 import torch.serialization
-import torch.utils.data
+import torch.utils.data._utils.signal_handling as signals
+from torch.utils.data import DataLoader
 
 from kernbench.errors import OsExit
 from kernbench.torch_bridge.base.patches import Patches
@@ -28,7 +29,7 @@ _NO_COMPILED_AUTOGRAD = (
 )
 _BEFORE_CPU = 5
 """PyTorch's own tagger of CPU storages has priority 10."""
-_init_loader = torch.utils.data.DataLoader.__init__
+_set_num_threads = torch.set_num_threads
 _get_fsdp_device = fsdp_init._get_compute_device
 _get_fsdp_device_asked = fsdp_init._get_device_from_device_id
 _init_handle = fsdp_init._init_device_handle
@@ -40,7 +41,17 @@ _os_exit = os._exit
 
 def install(patches: Patches) -> None:
     """Install the replacements."""
-    patches.set(torch.utils.data.DataLoader, "__init__", _loader_without_workers)
+    for name in (
+        "_set_worker_pids",
+        "_remove_worker_pids",
+        "_set_worker_signal_handlers",
+        "_set_SIGCHLD_handler",
+    ):
+        patches.set(signals, name, _in_real_process(getattr(signals, name)))
+    patches.set(torch, "set_num_threads", _set_threads)
+    # It compares with the CPUs of this computer.
+    check = "check_worker_number_rationality"
+    patches.set(DataLoader, check, _in_real_process(getattr(DataLoader, check)))
     patches.set(signal, "signal", _signal_on_main)
     patches.set(torch._C._dynamo.compiled_autograd, "set_autograd_compiler", _compile_no_gradients)
     patches.set(os, "fork", _fork)
@@ -57,22 +68,21 @@ def install(patches: Patches) -> None:
     _let_storages_be_copied(patches)
 
 
-# Lightning recreates loaders from their attributes, by the names in the signature.
-@wraps(_init_loader)
-def _loader_without_workers(self: Any, *args: Any, **kwargs: Any) -> None:
-    """``DataLoader.__init__`` without workers: batches are made in the rank itself.
+def _in_real_process(function: Any) -> Any:
+    """Return what does nothing in simulated processes: real signals know no simulated workers."""
 
-    Workers would be forks of a process with all ranks in it.
-    """
-    names = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers")
-    given = dict(zip(names, args, strict=False)) | kwargs
-    if len(args) > len(names):
-        rest = ("collate_fn", "pin_memory", "drop_last", "timeout", "worker_init_fn")
-        given |= dict(zip(rest, args[len(names) :], strict=False))
-    given["num_workers"] = 0
-    for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
-        given.pop(name, None)
-    _init_loader(self, **given)
+    @wraps(function)
+    def called(*args: Any) -> Any:
+        return None if HERE.process is not None and not HERE.is_foreign else function(*args)
+
+    return called
+
+
+def _set_threads(count: int) -> None:
+    """``torch.set_num_threads``, which in a worker is for that process alone."""
+    process = HERE.process
+    if process is None or process.memory is None:
+        _set_num_threads(count)
 
 
 def _signal_on_main(number: int, handler: Any) -> Any:

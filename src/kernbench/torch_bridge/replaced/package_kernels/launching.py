@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from kernbench.torch_bridge.base.modes import DIFFERENTIATING
 from kernbench.torch_bridge.base.operation_timing import ChangingTiming
 from kernbench.torch_bridge.base.operations import describe
 from kernbench.torch_bridge.costs import num_bytes
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.base.operations import Operation
 
-DIFFERENTIATING = (
-    torch._C._dispatch_tls_local_include_set(),
-    torch._C._dispatch_tls_local_exclude_set(),
-)
-"""The default dispatch keys of C++ in a thread, which a replay of a graph changes."""
 _OPERATIONS: dict[Any, Operation] = {}
 
 

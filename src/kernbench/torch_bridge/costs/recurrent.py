@@ -1,0 +1,290 @@
+"""The time of recurrent layers, as cuDNN runs them.
+
+What the inputs of all steps ask is one product per layer. Then each step is a product of the
+states and one kernel that does everything else of it, where the steps of both directions, or of
+several layers behind each other, are launched side by side. Backward, a step is that kernel's
+gradient and a product; gradients of inputs and of weights are products over all steps.
+
+Source: Appleyard, Kocisky, Blunsom, "Optimizing Performance of Recurrent Neural Networks on GPUs"
+(arXiv 1604.01946); ATen/native/cudnn/RNN.cpp for what PyTorch copies. cuDNN's persistent kernels,
+which hold the weights of narrow layers, are not modeled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from kernbench.commands import MathClass
+from kernbench.torch_bridge.base.dtypes import kernel_dtype
+from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes, vector_ps
+from kernbench.torch_bridge.costs.products import PLAIN, OperandLayout
+from kernbench.torch_bridge.costs.sequences import in_turn, repeated
+
+if TYPE_CHECKING:
+    from kernbench.dtypes import DType
+    from kernbench.hardware import Machine
+    from kernbench.torch_bridge.base.operation_timing import OperationTiming
+    from kernbench.torch_bridge.costs.gemm import GemmCosts
+
+
+class RecurrentKind(IntEnum):
+    """Kinds of recurrent layers, by cuDNN's numbers."""
+
+    RELU = 0
+    TANH = 1
+    LSTM = 2
+    GRU = 3
+
+
+GATES: dict[int, int] = {
+    RecurrentKind.RELU: 1,
+    RecurrentKind.TANH: 1,
+    RecurrentKind.LSTM: 4,
+    RecurrentKind.GRU: 3,
+}
+_SIMPLE = 3
+"""Sums and products of a gate, about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layers:
+    """What determines the time of a call."""
+
+    given: int
+    """Features of the input."""
+    hidden: int
+    made: int
+    """Features that a layer makes in one direction: fewer where they are projected."""
+    batches: tuple[tuple[int, int], ...]
+    """How many steps have how many sequences."""
+    gates: int
+    has_cell: bool
+    num_layers: int
+    directions: int
+    has_biases: bool
+    train: bool
+    drops: bool
+    copied: tuple[int, ...]
+    """Bytes of tensors that PyTorch copies to have their steps apart."""
+    size: int
+    """Bytes of an element."""
+
+    @property
+    def rows(self) -> int:
+        """Sequences of all steps together."""
+        return sum(steps * batch for batch, steps in self.batches)
+
+    @property
+    def of_layers(self) -> Iterator[int]:
+        """Yield the features of each layer's input."""
+        yield self.given
+        for _ in range(self.num_layers - 1):
+            yield self.made * self.directions
+
+    @property
+    def stages(self) -> tuple[tuple[int, int, int], ...]:
+        """What is launched side by side, of how many sequences, and how often behind each other.
+
+        A layer's step needs its own step before it, and that of the layer below; but with two
+        directions all of the layer below.
+        """
+        if self.directions == 2:
+            return tuple((2, batch, steps * self.num_layers) for batch, steps in self.batches)
+        width = min(self.num_layers, sum(steps for _, steps in self.batches))
+        found = [(width, batch, steps * self.num_layers / width) for batch, steps in self.batches]
+        last_batch = self.batches[-1][0]
+        # While the first layers begin and the last ones end, fewer of them work.
+        found.append((1, last_batch, width - 1))
+        return tuple((width, batch, round(steps)) for width, batch, steps in found if steps >= 1)
+
+
+class RecurrentCosts:
+    """Schedules of recurrent layers on one machine; each is computed once."""
+
+    def __init__(self, machine: Machine, gemm: GemmCosts) -> None:
+        self._machine = machine
+        self._gemm = gemm
+        self._known: dict[Any, OperationTiming] = {}
+
+    def timing(
+        self, func: Any, name: str, args: Any, sip_id: int, precision: str
+    ) -> OperationTiming | None:
+        """Return the schedules of a call; None if there is nothing to compute."""
+        given = dict(zip((each.name for each in func._schema.arguments), args, strict=False))
+        x = given["input"]
+        dtype = kernel_dtype(x.dtype)
+        layers = _layers(given)
+        if dtype is None or not layers.rows * layers.hidden:
+            return None
+        is_backward = "output" in given
+        key = (name, layers, dtype, sip_id, precision)
+        found = self._known.get(key)
+        if found is None:
+            work = _Work(self._machine, self._gemm, name, layers, dtype, sip_id, precision)
+            parts = work.backward() if is_backward else work.forward()
+            found = next(parts)
+            for each in parts:
+                found = in_turn(found, each)
+            self._known[key] = found
+        return found
+
+
+def _layers(given: dict[str, Any]) -> _Layers:
+    x, mode, hidden = given["input"], given["mode"], given["hidden_size"]
+    sizes, is_first = given["batch_sizes"], given["batch_first"]
+    if sizes:
+        batches = tuple(Counter(sizes).items())
+    else:
+        steps, batch = x.shape[:2] if not is_first else (x.shape[1], x.shape[0])
+        batches = ((batch, steps),)
+    has_projection = bool(given["proj_size"])
+    return _Layers(
+        given=x.shape[-1],
+        hidden=hidden,
+        made=given["proj_size"] or hidden,
+        batches=batches,
+        gates=GATES[mode],
+        has_cell=mode == RecurrentKind.LSTM,
+        num_layers=given["num_layers"],
+        directions=1 + given["bidirectional"],
+        has_biases=given["weight_stride0"] - has_projection > 2,
+        train=given["train"],
+        drops=given["train"] and given["dropout"] > 0,
+        copied=() if sizes or not is_first else tuple(_copied(given)),
+        size=x.element_size(),
+    )
+
+
+def _copied(given: dict[str, Any]) -> Iterator[int]:
+    """Yield the bytes of what lies sequence by sequence; backward, for inputs and for weights."""
+    for name in ("input",) if "output" not in given else ("input", "grad_output", "input"):
+        each = given[name]
+        if isinstance(each, Tensor) and not each.transpose(0, 1).is_contiguous():
+            yield prod(each.shape) * each.element_size()
+
+
+class _Work:
+    """The kernels of one call."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        gemm: GemmCosts,
+        name: str,
+        layers: _Layers,
+        dtype: DType,
+        sip_id: int,
+        precision: str,
+    ) -> None:
+        self._sip = machine.sip_at(sip_id)
+        self._gemm = gemm
+        self._name = name
+        self._layers = layers
+        self._dtype = dtype
+        self._sip_id = sip_id
+        self._precision = precision
+
+    def forward(self) -> Iterator[OperationTiming]:
+        """Yield what a forward pass launches."""
+        layers = self._layers
+        yield from self._copies()
+        wide = layers.gates * layers.hidden
+        for number, given in enumerate(layers.of_layers):
+            if number and layers.drops:
+                made = layers.rows * given
+                yield self._stream(made, made)
+            yield self._product(layers.directions, layers.rows, wide, given, a_shared=True)
+        for width, batch, count in layers.stages:
+            yield repeated(self._step(width, batch), count)
+
+    def backward(self) -> Iterator[OperationTiming]:
+        """Yield what the gradients of inputs, and then of weights launch."""
+        layers, wide = self._layers, self._layers.gates * self._layers.hidden
+        yield from self._copies()
+        for width, batch, count in layers.stages:
+            yield repeated(self._step_back(width, batch), count)
+        both = layers.directions * wide
+        for number, given in enumerate(layers.of_layers):
+            yield self._product(1, layers.rows, given, both)
+            if number and layers.drops:
+                made = layers.rows * given
+                yield self._stream(made, made)
+            for inputs in (given, layers.made):
+                yield self._product(layers.directions, wide, inputs, layers.rows)
+            if layers.made != layers.hidden:
+                yield self._product(layers.directions, layers.made, layers.hidden, layers.rows)
+            if layers.has_biases:
+                yield self._stream(layers.rows * both, both)
+
+    def _step(self, width: int, batch: int) -> OperationTiming:
+        layers = self._layers
+        found = self._product(width, batch, layers.gates * layers.hidden, layers.made)
+        # Reads the gates' parts from input and state; writes states, and gates for the gradients.
+        read = 2 * layers.gates + layers.has_cell
+        written = 1 + layers.has_cell + (layers.gates if layers.train else 0)
+        found = in_turn(found, self._gated(width * batch, read, written))
+        if layers.made != layers.hidden:
+            found = in_turn(found, self._product(width, batch, layers.made, layers.hidden))
+        return found
+
+    def _step_back(self, width: int, batch: int) -> OperationTiming:
+        layers = self._layers
+        # Reads what the gates gave, the cell before and after, and gradients of both states.
+        read = layers.gates + 2 + 3 * layers.has_cell
+        found = self._gated(width * batch, read, layers.gates + layers.has_cell)
+        if layers.made != layers.hidden:
+            projected = self._product(width, batch, layers.hidden, layers.made)
+            found = in_turn(projected, found)
+        wide = layers.gates * layers.hidden
+        return in_turn(found, self._product(width, batch, layers.made, wide))
+
+    def _copies(self) -> Iterator[OperationTiming]:
+        for each in self._layers.copied:
+            yield timing_by_bytes(self._name, self._sip, each, each)
+
+    def _product(
+        self, batch: int, m: int, n: int, k: int, *, a_shared: bool = False
+    ) -> OperationTiming:
+        """Return the time of products side by side: of one launch, or of one for each of them.
+
+        One that K can be cut for may be faster by itself.
+        """
+        layout = OperandLayout(a_shared=a_shared and batch > 1)
+        found = self._products(batch, m, n, k, layout)
+        if batch > 1:
+            alone = repeated(self._products(1, m, n, k, PLAIN), batch)
+            found = min(found, alone, key=lambda each: each.template(True).duration_ps)
+        return found
+
+    def _products(
+        self, batch: int, m: int, n: int, k: int, layout: OperandLayout
+    ) -> OperationTiming:
+        sizes = ((batch, m, n, k),)
+        return self._gemm.timing(
+            self._name, sizes, self._dtype, self._dtype, self._sip_id, self._precision, layout
+        )
+
+    def _stream(self, read: int, written: int) -> OperationTiming:
+        size = self._layers.size
+        return timing_by_bytes(self._name, self._sip, read * size, written * size)
+
+    def _gated(self, rows: int, read: int, written: int) -> OperationTiming:
+        layers = self._layers
+        elements = rows * layers.hidden
+        functions = layers.gates + layers.has_cell
+        work = {MathClass.TRANSCENDENTAL: functions, MathClass.SIMPLE: _SIMPLE * layers.gates}
+        return timing_by_bytes(
+            self._name,
+            self._sip,
+            read * elements * layers.size,
+            written * elements * layers.size,
+            vector_ps(self._sip, work, elements),
+            elements={each.value: elements * count for each, count in work.items()},
+        )

@@ -1,0 +1,135 @@
+"""Which lines of a PyTorch program launch and keep hosts busy; in a backward pass, whose nodes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.graph import _engine_run_backward
+
+from kernbench.clock import is_of_program
+from kernbench.torch_bridge.processes.python_calls import FRAMES_OF_FUNCTION, IN_THREAD
+
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+    from kernbench.runtime_api import LineRecorder, Run
+
+_graph_task = torch._C._current_graph_task_id
+_is_grad_enabled = torch.is_grad_enabled
+_node: Any = torch._C._current_autograd_node
+_next_sequence: Any = torch.autograd._get_sequence_nr
+_ENGINE = _engine_run_backward.__code__
+_NO_BACKWARD = -1
+_NEVER_MADE = 2**64 - 1
+"""In place of the number of a node that no operation has made, as of those that add gradients up"""
+_NOWHERE = 0
+_LIBRARY, _PROGRAM, _IS_ENGINE = range(3)
+_MOST_MARKS = 1 << 18
+"""Lines of forward passes that are kept for backward passes, in each thread."""
+
+
+class _Marks:
+    """The lines of one thread's operations, by autograd's numbers of their nodes, in order."""
+
+    __slots__ = ("numbers", "sequences")
+
+    def __init__(self) -> None:
+        self.sequences: list[int] = []
+        self.numbers: list[int] = []
+
+    def keep(self, number: int) -> None:
+        """Note that an operation is of a line; its node, if it has one, has just been made."""
+        sequence = _next_sequence() - 1
+        sequences = self.sequences
+        # One without a node comes behind the latest node, which is another operation's.
+        if not sequences or sequences[-1] < sequence:
+            sequences.append(sequence)
+            self.numbers.append(number)
+            if len(sequences) > _MOST_MARKS:
+                del sequences[: _MOST_MARKS // 2], self.numbers[: _MOST_MARKS // 2]
+
+    def line_of(self, node: Any) -> int:
+        """Return the number of the line that has made a node; 0: not known."""
+        sequence = node._sequence_nr()
+        if sequence == _NEVER_MADE:
+            return _NOWHERE
+        # A view's, which launches nothing, has none of its own.
+        position = bisect_right(self.sequences, sequence) - 1
+        return self.numbers[position] if position >= 0 else _NOWHERE
+
+
+class TorchLines:
+    """Finds the program's line for a recorder of lines, in a run of PyTorch programs.
+
+    What a backward pass does is of the line whose operation it differentiates, unless code of the
+    program runs inside of it: a function with a backward of its own, or what is computed again.
+    """
+
+    def __init__(self, lines: LineRecorder, run: Run) -> None:
+        self._lines = lines
+        self._kinds: dict[int, tuple[CodeType, int]] = {}
+        """What code is, by its identity, which the entry keeps."""
+        self._marks: dict[int, _Marks] = {}
+        lines.find = self.find
+        self._span = lines.span
+        run.recorder.span = self.span
+
+    def span(self, values: tuple[Any, ...]) -> None:
+        """Log a span of host time with its line, without calls of the program's own."""
+        calls = IN_THREAD.calls
+        if calls is None or not calls.is_on:
+            self._span(values)
+            return
+        calls.pause(FRAMES_OF_FUNCTION)
+        try:
+            self._span(values)
+        finally:
+            calls.resume()
+
+    def find(self, frame: FrameType | None) -> int:
+        """Return the number of the line of the program that runs, from a frame on."""
+        kinds = self._kinds
+        is_backward = _graph_task() != _NO_BACKWARD
+        while frame is not None:
+            code = frame.f_code
+            known = kinds.get(id(code))
+            if known is None:
+                known = kinds[id(code)] = code, _kind_of(code)
+            kind = known[1]
+            if kind == _PROGRAM:
+                number = self._lines.number(code, frame.f_lineno)
+                if not is_backward or _is_grad_enabled():
+                    self._marks_here().keep(number)
+                return number
+            if kind == _IS_ENGINE and is_backward:
+                number = self._line_of_node()
+                if number:
+                    return number
+            frame = frame.f_back
+        return _NOWHERE
+
+    def _line_of_node(self) -> int:
+        node = _node()
+        if node is None:
+            return _NOWHERE
+        marks = self._marks_here()
+        number = marks.line_of(node)
+        if number and _is_grad_enabled():
+            marks.keep(number)
+        return number
+
+    def _marks_here(self) -> _Marks:
+        thread = get_ident()
+        found = self._marks.get(thread)
+        if found is None:
+            found = self._marks[thread] = _Marks()
+        return found
+
+
+def _kind_of(code: CodeType) -> int:
+    if code is _ENGINE:
+        return _IS_ENGINE
+    return _PROGRAM if is_of_program(code.co_filename) else _LIBRARY

@@ -1,0 +1,193 @@
+"""Recurrent layers on a device: one operation, with the numbers and shapes of PyTorch's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kernbench.torch_bridge.base.operations import describe  # noqa: E402
+from kernbench.torch_bridge.costs import OperationCosts  # noqa: E402
+from kernbench.torch_bridge.processes.float32 import Float32  # noqa: E402
+from tests.torch_bridge.running import simulated  # noqa: E402
+
+SOURCE = """
+import itertools
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence
+
+torch.manual_seed(0)
+KINDS = [
+    (nn.LSTM, dict(num_layers=2, bidirectional=True, batch_first=True)),
+    (nn.LSTM, dict(proj_size=3, num_layers=2, bias=False)),
+    (nn.GRU, dict(num_layers=2, bidirectional=True)),
+    (nn.RNN, dict(batch_first=True)),
+    (nn.RNN, dict(nonlinearity="relu", bidirectional=True)),
+]
+
+def run(layer, given, state):
+    leaves = [*layer.parameters()]
+    if isinstance(given, torch.Tensor):
+        leaves.append(given.requires_grad_())
+    out, ended = layer(given, state)
+    out = out if isinstance(out, torch.Tensor) else out.data
+    results = [out, *(ended if isinstance(ended, tuple) else [ended])]
+    outer = [torch.linspace(-1, 1, each.numel()).view(each.shape).to(each) for each in results]
+    return results, torch.autograd.grad(results, leaves, outer)
+
+def same(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        assert one.device.type == "cuda" and one.shape == other.shape, (one.shape, other.shape)
+        if DATA:
+            torch.testing.assert_close(one.cpu(), other)
+
+for kind, how in KINDS:
+    here = kind(5, 4, **how)
+    there = kind(5, 4, **how).cuda()
+    there.load_state_dict(here.state_dict())
+    sequences = [torch.randn(length, 5) for length in (3, 3, 1, 1)]
+    count = here.num_layers * (1 + here.bidirectional)
+    state = torch.randn(count, 4, here.proj_size or 4)
+    if kind is nn.LSTM:
+        state = state, torch.randn(count, 4, 4)
+    moved = tuple(each.cuda() for each in state) if kind is nn.LSTM else state.cuda()
+    batch = torch.randn(4, 2, 5)
+    if not here.batch_first:
+        batch = batch.transpose(0, 1).contiguous()
+    found, expected = run(there, batch.cuda(), moved), run(here, batch, state)
+    assert found[0][0].stride() == expected[0][0].stride()
+    same(found[0], expected[0])
+    same(found[1], expected[1])
+    if DATA:
+        packed = pack_sequence(sequences)
+        there_packed = pack_sequence([each.cuda() for each in sequences])
+        same([there_packed.data], [packed.data])
+        for results in zip(run(there, there_packed, moved), run(here, packed, state)):
+            same(*results)
+
+for how in itertools.product((False, True), (0.0, -1.0), ("left", "right")):
+    expected = nn.utils.rnn.pad_sequence(sequences, *how)
+    moved = [each.cuda().requires_grad_() for each in sequences]
+    found = nn.utils.rnn.pad_sequence(moved, *how)
+    same([found.detach()], [expected])
+    found.sum().backward()
+    assert all(each.grad.device.type == "cuda" for each in moved)
+for bad in ([], sequences):
+    try:
+        nn.utils.rnn.pad_sequence(bad, padding_side="middle")
+    except RuntimeError:
+        continue
+    raise AssertionError("not refused")
+
+layer = nn.LSTM(8, 8, 2, dropout=0.5, device="cuda")
+x = torch.randn(3, 2, 8, device="cuda", requires_grad=True)
+layer.flatten_parameters()
+torch.cuda.manual_seed(3); first = layer(x)[0]
+torch.cuda.manual_seed(3); again = layer(x)[0]
+gradients = [torch.autograd.grad(each.sum(), x)[0] for each in (first, again)]
+if DATA:
+    assert torch.equal(first, again) and torch.equal(*gradients)
+    assert not torch.equal(first, layer(x)[0])
+with torch.autocast("cuda", torch.float16):
+    assert layer(x)[0].dtype == torch.float16
+with torch.no_grad():
+    assert layer.half()(x.half())[0].dtype == torch.float16
+layer.float().eval()
+out = layer(x)[0]
+try:
+    out.sum().backward()
+except RuntimeError as error:
+    assert "training mode" in str(error)
+else:
+    raise AssertionError("not refused")
+with torch.backends.cudnn.flags(enabled=False):
+    layer(x)[0].sum().backward()
+try:
+    layer(x.cpu())
+except RuntimeError as error:
+    assert "cuda" in str(error) and "cpu" in str(error), error
+else:
+    raise AssertionError("not refused")
+"""
+
+
+@pytest.mark.adr("0167-D1")
+@pytest.mark.parametrize("data", [True, False])
+def test_layers_are_one_operation_of_a_device(data: bool, tmp_path: Path) -> None:
+    path = tmp_path / "case.py"
+    path.write_text(SOURCE.replace("DATA", str(data)))
+    log = simulated(path, data=data, machine="rtx-3090:1").op_log
+    names = [each.template.name for each in log.instances]
+    assert {"aten._cudnn_rnn", "aten._cudnn_rnn_backward"} <= set(names)
+    # Those of the one layer that is composed.
+    assert names.count("aten.tanh_backward") <= 12
+    # After a run PyTorch composes layers again.
+    layer = torch.nn.LSTM(4, 4)
+    assert layer(torch.ones(2, 1, 4))[0].grad_fn.name() != "CudnnRnnBackward0"
+
+
+def empty(*shape: int) -> Any:
+    return torch.empty(shape, dtype=torch.float16, device="meta")
+
+
+def weights(layers: int, directions: int, given: int, hidden: int) -> Iterator[Any]:
+    for layer in range(layers):
+        for _ in range(directions):
+            yield empty(4 * hidden, given if not layer else directions * hidden)
+            yield empty(4 * hidden, hidden)
+            yield empty(4 * hidden)
+            yield empty(4 * hidden)
+
+
+def schedule(
+    machine: Any,
+    steps: int,
+    *,
+    layers: int = 1,
+    directions: int = 1,
+    batch: int = 64,
+    hidden: int = 128,
+    first: bool = False,
+    sizes: tuple[int, ...] = (),
+) -> Any:
+    """Return the schedule of an LSTM's forward pass."""
+    shape = (sum(sizes),) if sizes else (batch, steps) if first else (steps, batch)
+    states = [empty(layers * directions, batch, hidden)] * 2
+    args = (
+        empty(*shape, hidden), list(weights(layers, directions, hidden, hidden)), 4, None, *states,
+        2, hidden, 0, layers, first, 0.0, False, directions == 2, list(sizes), None,
+    )  # fmt: skip
+    func = torch.ops.aten._cudnn_rnn.default
+    costs = OperationCosts(machine, Float32())
+    return costs.timing(func, describe(func), args, {}, empty(1), 0).template(True)
+
+
+@pytest.mark.adr("0167-D2")
+@pytest.mark.parametrize("name", ["ahbm", "rtx-3090"])
+def test_steps_are_behind_each_other_and_directions_beside(name: str) -> None:
+    from kernbench.hardware import load_machine
+
+    machine = load_machine(name, 1)
+
+    def time(steps: int, **more: Any) -> int:
+        found: int = schedule(machine, steps, **more).duration_ps
+        return found
+
+    step = (time(40) - time(20)) / 20
+    assert step == pytest.approx((time(80) - time(40)) / 40, rel=0.2)
+    # Two directions share launches; two layers have each other's steps between them.
+    assert time(40) < time(40, directions=2) < 2 * time(40)
+    assert time(40) < time(40, layers=2) < 2 * time(40)
+    # Twice the multiplications, and all of the steps.
+    assert schedule(machine, 40, layers=2).flops >= 1.9 * schedule(machine, 40).flops
+    assert time(1) >= schedule(machine, 1).bound_ps > 0
+    # What lies by sequence is copied first; sequences that end leave smaller steps.
+    assert time(40, first=True) > time(40)
+    assert time(40) == time(40, sizes=(64,) * 40) > time(40, sizes=(64,) * 20 + (8,) * 20)
+    rows = schedule(machine, 3).make_rows()
+    assert max(rows["end_ps"]) <= schedule(machine, 3).duration_ps

@@ -1,0 +1,120 @@
+"""Two steps of a small model, split over ranks in several ways: ``folded_models.py CASE``."""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+WIDTH, STEPS = 128, 2
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+rank, ranks = dist.get_rank(), dist.get_world_size()
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(x)))
+
+
+def blocks() -> nn.Sequential:
+    with torch.device("cuda"):
+        return nn.Sequential(Block(), Block())
+
+
+def tp(model: nn.Module, mesh: DeviceMesh) -> None:
+    for block in model:
+        parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+
+def shard(model: nn.Module, mesh: DeviceMesh) -> None:
+    for block in model:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def train(model: nn.Module, x: torch.Tensor) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=True)
+    for _ in range(STEPS):
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def given() -> torch.Tensor:
+    return torch.ones(32, WIDTH, device="cuda")
+
+
+def ddp() -> None:
+    train(DistributedDataParallel(blocks(), bucket_cap_mb=1), given())
+
+
+def fsdp() -> None:
+    model = blocks()
+    shard(model, init_device_mesh("cuda", (ranks,)))
+    train(model, given())
+
+
+def hsdp() -> None:
+    model = blocks()
+    shard(model, init_device_mesh("cuda", (2, ranks // 2), mesh_dim_names=("r", "s")))
+    train(model, given())
+
+
+def tp_dp() -> None:
+    mesh = init_device_mesh("cuda", (ranks // 4, 4), mesh_dim_names=("dp", "tp"))
+    model = blocks()
+    tp(model, mesh["tp"])
+    shard(model, mesh["dp"])
+    train(model, given())
+
+
+def tp_pp_dp() -> None:
+    mesh = init_device_mesh("cuda", (2, ranks // 4, 2), mesh_dim_names=("pp", "dp", "tp"))
+    stage = mesh["pp"].get_local_rank()
+    model = blocks()
+    tp(model, mesh["tp"])
+    shard(model, mesh["dp"])
+    sample = (torch.empty(8, WIDTH, device="cuda"),)
+    part = PipelineStage(
+        model, stage, 2, torch.device("cuda"), sample, group=mesh["pp"].get_group()
+    )
+    schedule = Schedule1F1B(part, 2, loss_fn=nn.functional.mse_loss)
+    x = torch.ones(16, WIDTH, device="cuda")
+    for _ in range(STEPS):
+        schedule.step(*([] if stage else [x]), **({"target": x} if stage else {}))
+
+
+class Experts(nn.Module):
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self.group = group
+        self.expert = Block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        there = funcol.all_to_all_single_autograd(x, None, None, self.group)
+        back = funcol.all_to_all_single_autograd(self.expert(there), None, None, self.group)
+        return x + back
+
+
+def ep() -> None:
+    mesh = init_device_mesh("cuda", (ranks // 4, 4), mesh_dim_names=("dp", "ep"))
+    with torch.device("cuda"):
+        model = nn.Sequential(Experts(mesh["ep"].get_group()), Block())
+    shard(model, mesh["dp"])
+    train(model, given())
+
+
+globals()[sys.argv[1]]()
+torch.cuda.synchronize()

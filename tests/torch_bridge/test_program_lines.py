@@ -1,0 +1,66 @@
+"""The lines of PyTorch programs: forward operations have what their gradients take."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from kernbench.analysis import program_lines
+from kernbench.runtime_api import RuntimeContext
+from tests.torch_bridge.running import PROGRAMS, simulated
+
+PROGRAM = "program_lines.py"
+STEPS = 2
+
+
+@cache
+def run(machine: str, **options: Any) -> RuntimeContext:
+    return simulated(PROGRAM, machine=machine, data=False, **options)
+
+
+def by_comment(context: RuntimeContext) -> dict[str, Any]:
+    text = (PROGRAMS / PROGRAM).read_text().splitlines()
+    found = program_lines(context.op_log, 1)["lines"]
+    assert {each["file"] for each in found} <= {str(PROGRAMS / PROGRAM), ""}
+    return {text[each["line"] - 1].partition("# ")[2]: each for each in found if each["line"]}
+
+
+@pytest.mark.adr("0172-D2")
+def test_gradients_are_of_the_line_that_they_differentiate() -> None:
+    context = run("ahbm:1", record_lines=True)
+    found = {name: each["launches"] / STEPS for name, each in by_comment(context).items()}
+    assert found["two gradients"] == 3  # y @ w, and the gradients of both
+    assert found["a module"] == 2  # its input needs none
+    assert found["squared"] == 1
+    assert found["its own backward"] == 2
+    assert found["computed twice"] == 3  # forward, again, and the gradient
+    assert found["outside of it"] == 1
+    assert found["read"] == 1
+    log = context.op_log
+    products = Counter(each.template.name for each in log.instances)
+    assert products["aten.mm"] == 5 * STEPS
+
+
+@pytest.mark.adr("0172-D3")
+@pytest.mark.parametrize("machine", ["ahbm:1", "h100-sxm:1"])
+def test_lines_cost_no_simulated_time(machine: str) -> None:
+    plain, asked = run(machine), run(machine, record_lines=True)
+    assert plain.op_log.to_arrow().equals(asked.op_log.to_arrow())
+    assert plain.op_log.host_spans == asked.op_log.host_spans
+    whole = program_lines(asked.op_log, 1)["all"]
+    assert whole["critical_path_ns"] == asked.op_log.end_ps / 1000
+    host_ps = sum(each.end_ps - each.start_ps for each in asked.op_log.host_spans
+                  if each.kind != "wait")  # fmt: skip
+    assert whole["host_ns"] == host_ps / 1000
+
+
+def test_memory_of_a_backward_pass_is_of_the_forward_line_without_modules_too() -> None:
+    context = run("ahbm:1", record_lines=True, record_memory=True)
+    size = 64 * 64 * 4
+    # The result, the gradient of y and, added to that of the first step, the one of w.
+    assert by_comment(context)["two gradients"]["allocated_bytes"] == 3 * STEPS * size
