@@ -11,7 +11,7 @@ import yaml
 from kernbench.accuracy.calibration import calibrate, constants_of, edited
 from kernbench.accuracy.calibration.rows import GemmRows
 from kernbench.accuracy.validation import Category, part_of, read_rows
-from kernbench.accuracy.validation.predictors.gemm import GemmTuner, tiles
+from kernbench.accuracy.validation.plans.tiles import GemmTuner, tiles
 from kernbench.accuracy.validation.rows.harness import Harness
 from kernbench.accuracy.validation.rows.problem import Problem
 from kernbench.cli.commands.measured import CalibrateOptions

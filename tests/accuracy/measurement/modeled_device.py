@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kernbench.accuracy.validation.predictors.gemm import GemmTuner
+from kernbench.accuracy.validation.plans.tiles import GemmTuner
 from kernbench.accuracy.validation.rows.harness import Harness
 from kernbench.accuracy.validation.rows.problem import Problem
 from kernbench.dtypes import DType, bfloat16

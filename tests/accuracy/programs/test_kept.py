@@ -53,6 +53,15 @@ def test_an_answer_is_found_again_wherever_the_scripts_lie(tmp_path: Path) -> No
     assert str(tmp_path) not in line
 
 
+@pytest.mark.adr("0147-D1")
+def test_names_are_as_they_were_before_programs_had_nodes(tmp_path: Path) -> None:
+    kept = KeptAnswers(ProgramFiles(folder=Path("/programs"), kept=tmp_path / "kept.jsonl"))
+    program = Program(script=Path("/programs/train.py"), args=("--steps", "2"), ranks=2)
+    assert kept._id(program, "h100-sxm") == "c2e32f26a18185e4"
+    others = [dataclasses.replace(program, nodes=2), dataclasses.replace(program, folded_to=0)]
+    assert len({kept._id(each, "h100-sxm") for each in (program, *others)}) == 3
+
+
 @pytest.mark.adr("0147-D2")
 def test_a_loop_that_has_changed_is_another_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 from kernbench.accuracy.programs.child import import_torchvision  # noqa: E402
 from kernbench.accuracy.programs.loops.classification import NETWORKS  # noqa: E402
+from kernbench.accuracy.programs.loops.columns import use_columns  # noqa: E402
 from kernbench.accuracy.programs.loops.hf_training import CHECKPOINTS, length_of  # noqa: E402
 from kernbench.accuracy.programs.loops.timm_benchmark import check_size  # noqa: E402
 
@@ -63,3 +64,15 @@ def test_another_network_of_that_name_ends_the_program() -> None:
     check_size([0.334], 0.33)
     with pytest.raises(SystemExit, match="another network of that name"):
         check_size([25.6], 15.4)
+
+
+@pytest.mark.adr("0162-D3")
+def test_columns_give_what_a_convolution_of_three_dims_gives() -> None:
+    torch.manual_seed(0)
+    for bias, size, step in ((True, (3, 3, 1), 1), (False, (2, 1, 3), (2, 1, 1))):
+        conv = torch.nn.Conv3d(2, 5, size, step, padding=(1, 1, 0), bias=bias)
+        x = torch.randn(3, 2, 6, 7, 5)
+        wanted = conv(x)
+        model = torch.nn.Sequential(conv)
+        use_columns(model)
+        torch.testing.assert_close(model(x), wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,6 +156,61 @@ def test_a_rate_becomes_the_time_of_a_step(runner: ProgramRunner, tmp_path: Path
     assert runner.step_us(program, MACHINE) == 4e6
 
 
+FOLDED = """
+import os, pathlib, sys, time
+import torch
+import torch.distributed as dist
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+(pathlib.Path(sys.argv[1]) / str(rank)).touch()
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+x = torch.zeros(1 << 28, device="cuda")
+pairs = [dist.new_group([2 * each, 2 * each + 1]) for each in range(2)]
+for _ in range(2):
+    torch.cuda.synchronize(); began = time.perf_counter()
+    dist.all_reduce(x)
+    if sys.argv[2] == "sends":
+        # Ranks of even number send to those behind them, which are not alike then.
+        (dist.recv if rank % 2 else dist.send)(x, rank ^ 1, group=pairs[rank // 2])
+    torch.cuda.synchronize(); took = time.perf_counter() - began
+if rank == dist.get_world_size() - 1:
+    print(f"step {took * 1e3} ms")
+"""
+
+
+@pytest.mark.adr("0182-D1")
+@pytest.mark.parametrize(("kind", "needed"), [("alike", ["3"]), ("sends", ["2", "3"])])
+def test_one_rank_runs_for_all_that_do_the_same_and_takes_as_long(
+    runner: ProgramRunner, tmp_path: Path, kind: str, needed: list[str]
+) -> None:
+    machine, times, ran = load_machine("a100-sxm-80g", 4), [], []
+    for folded_to in (None, 3):
+        notes = tmp_path / str(folded_to)
+        notes.mkdir()
+        args = (str(notes), kind)
+        program = written(tmp_path, FOLDED, args=args, ranks=4, folded_to=folded_to)
+        times.append(runner.step_us(program, machine))
+        ran.append(sorted(each.name for each in notes.iterdir()))
+    assert ran == [["0", "1", "2", "3"], needed]
+    assert times[1] == pytest.approx(times[0], rel=0.01)
+
+
+@pytest.mark.adr("0177-D3")
+def test_a_program_has_workers_and_commands_of_its_own_though_it_runs_in_a_daemon(
+    runner: ProgramRunner, tmp_path: Path
+) -> None:
+    text = (
+        "import multiprocessing, os, subprocess\n"
+        "def put(queue): queue.put(5)\n"
+        "queue = multiprocessing.Queue()\n"
+        "worker = multiprocessing.Process(target=put, args=(queue,)); worker.start()\n"
+        "os.environ['STEP'] = str(queue.get()); worker.join()\n"
+        "said = subprocess.run(['sh', '-c', 'echo $STEP'], capture_output=True, text=True)\n"
+        "print(f'step {said.stdout.strip()} ms')\n"
+    )
+    assert runner.step_us(written(tmp_path, text), MACHINE) == 5000
+
+
 APEX = """
 import torch
 import amp_C
@@ -202,11 +258,15 @@ def test_megatron_finds_what_its_container_has(runner: ProgramRunner, tmp_path: 
     assert runner.step_us(loop("megatron_lm", "plain", script), MACHINE) == 2000
 
 
-def test_more_micro_batches_are_worth_what_a_third_takes(runner: ProgramRunner) -> None:
-    def step_us(micro_batches: int) -> float:
+@pytest.mark.adr("0182-D2")
+def test_a_step_of_mpt_runs_all_its_micro_batches(runner: ProgramRunner) -> None:
+    def step_us(micro_batches: int, folded_to: int | None = 0, attention: str = "triton") -> float:
         sizes = (2, 64, 2, 128, 512, 32, 2, micro_batches)
-        return runner.step_us(loop("mpt", *sizes, "none", "FULL_SHARD", ranks=2), MACHINE)
+        made = loop("mpt", *sizes, "none", "FULL_SHARD", attention, ranks=2)
+        return runner.step_us(dataclasses.replace(made, folded_to=folded_to), MACHINE)
 
-    two, three, five = (step_us(number) for number in (2, 3, 5))
-    assert two < three
-    assert five == pytest.approx(two + 3 * (three - two), rel=0.01)
+    one, five = step_us(1), step_us(5)
+    assert 3 * one < five < 5 * one
+    # As many operations, on another kernel; and what both ranks take, which wait for each other.
+    assert step_us(1, attention="flash") == pytest.approx(one, rel=0.02)
+    assert step_us(1, folded_to=None) == pytest.approx(one, rel=0.1)

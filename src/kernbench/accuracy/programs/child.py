@@ -23,7 +23,7 @@ from kernbench.errors import KernbenchError
 from kernbench.hardware import Machine
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api import RuntimeContext
+    from kernbench.runtime_api import Folding, RuntimeContext
 
 _LONGEST = 140
 _COMPILER = "KERNBENCH_COMPILE"
@@ -114,10 +114,28 @@ def import_torchvision() -> None:
 
 
 def _answer(program: Program, machine: Machine) -> ProgramAnswer:
+    from kernbench.runtime_api import Folding
+
+    if program.folded_to is None:
+        return _answer_by(program, machine, None)
+    folding = Folding(program.ranks, (), program.folded_to)
+    while True:
+        found = _answer_by(program, machine, folding)
+        if found.step_us or folding.wanted is None:
+            return found
+        # Some of the ranks that one has run for send to each other.
+        axes = (*folding.axes, folding.wanted)
+        folding = Folding(program.ranks, axes, program.folded_to)
+
+
+def _answer_by(program: Program, machine: Machine, folding: Folding | None) -> ProgramAnswer:
+    """Return the answer of those ranks that a folding lets run."""
     from kernbench.runtime_api import RuntimeContext
 
     lines = _Lines(program)
     context = RuntimeContext(machine=machine, data=False, check=False)
+    if folding is not None:
+        folding.begin(context.run)
     reason = "prints no time of a step"
     try:
         with redirect_stdout(lines), redirect_stderr(lines):
@@ -143,7 +161,9 @@ def _host_share(context: RuntimeContext, step_us: float) -> float:
         return 0.0
     end_ps = max(span.end_ps for span in log.host_spans)
     found = idle_parts(log, since_ps=end_ps - step_ps)
-    return found.of_host_ps / (step_ps * context.world_size)
+    folding = context.run.folding
+    num_ranks = context.world_size if folding is None else len(folding.running)
+    return found.of_host_ps / (step_ps * num_ranks)
 
 
 def time_program(program: Program, context: RuntimeContext) -> None:
@@ -162,10 +182,14 @@ def time_program(program: Program, context: RuntimeContext) -> None:
             program.script,
             code,
             argv,
-            program.ranks,
+            program.ranks // program.nodes,
             shown={0, program.ranks - 1},
             module=program.module or None,
-            variables={"MASTER_ADDR": "localhost", **dict(program.variables)},
+            variables={
+                **({"MASTER_ADDR": "localhost"} if program.nodes == 1 else {}),
+                **dict(program.variables),
+            },
+            num_nodes=program.nodes,
         )
 
 
@@ -190,6 +214,7 @@ def _restore_defaults() -> None:
     torch.use_deterministic_algorithms(False)
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(False)
 
 
 @contextmanager

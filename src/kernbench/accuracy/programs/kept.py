@@ -24,6 +24,8 @@ from kernbench.errors import UsageError
 PROGRAMS = Path("build/programs")
 """Where ``make programs`` puts what it fetches."""
 _LONGEST = 160
+_SAID_IF_SET = ("nodes", "folded_to")
+"""What is part of a program's name only where it is set: names are older than it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,11 @@ class KeptAnswers:
 
         A loop of ours that has changed is another program.
         """
-        said = [f"{each.name}={getattr(program, each.name)!r}" for each in fields(program)]
+        said = [
+            f"{each.name}={getattr(program, each.name)!r}"
+            for each in fields(program)
+            if each.name not in _SAID_IF_SET or getattr(program, each.name) != each.default
+        ]
         if program.script.is_relative_to(LOOPS):
             said.append(program.script.read_text(encoding="utf-8"))
         text = self._placed(" ".join((*said, machine)))
@@ -150,7 +156,8 @@ def said_of(path: Path) -> str:
     lines = read_kept(path)
     if not lines:
         return "no program was run"
-    commits = list(dict.fromkeys(line["commit"] for line in lines))
+    by_day = sorted(lines, key=lambda line: str(line["date"]))
+    commits = list(dict.fromkeys(line["commit"] for line in by_day))
     days = sorted({line["date"] for line in lines})
     programs = len({line["id"] for line in lines})
     shown = commits[0] if len(commits) == 1 else f"{len(commits)} commits up to {commits[-1]}"

@@ -45,6 +45,11 @@ class Program:
     """Environment variables."""
     is_compiled: bool = False
     """Whether what it hands to ``torch.compile`` is compiled; else that runs as it is."""
+    nodes: int = 1
+    """Nodes that its ranks are on, as many on each."""
+    folded_to: int | None = None
+    """The rank that runs for all that do the same (ADR-0166): the one that says the time. None: all
+    ranks run."""
     changes: tuple[tuple[str, str], ...] = ()
     """Regular expressions, and what stands in their place in the script: what the source changed,
     or a setting that the script leaves to its text."""

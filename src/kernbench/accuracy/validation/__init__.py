@@ -1,26 +1,19 @@
 """How accurate the model is: measured rows, predictors, and the error table."""
 
+from kernbench.accuracy.validation.plans.layouts import (
+    GIB,
+    AllowedSizes,
+    Job,
+    Layout,
+    layouts,
+    memory,
+)
+from kernbench.accuracy.validation.plans.models import ModelShape, model_of
+from kernbench.accuracy.validation.plans.tiles import GemmTuner, Timed
+from kernbench.accuracy.validation.plans.times import PlanTimes, TimedLayout
+from kernbench.accuracy.validation.plans.wires import node_of
 from kernbench.accuracy.validation.predictors.gemm import DTYPES as GEMM_DTYPES
-from kernbench.accuracy.validation.predictors.gemm import GemmTuner, Timed
 from kernbench.accuracy.validation.predictors.library_rows import LibraryPredictor, MeasuredKernels
-from kernbench.accuracy.validation.predictors.passes import (
-    Model,
-    ModelRuns,
-    Pass,
-    Passes,
-    PassTime,
-)
-from kernbench.accuracy.validation.predictors.pipelines import (
-    forward_us,
-    one_forward_one_backward_us,
-)
-from kernbench.accuracy.validation.predictors.stacks import Stack
-from kernbench.accuracy.validation.predictors.steps import Microbatch, Steps, StepTime
-from kernbench.accuracy.validation.predictors.wires import (
-    StageWires,
-    collective_cost,
-    single_sips,
-)
 from kernbench.accuracy.validation.rows.devices import Machines, presets
 from kernbench.accuracy.validation.rows.forms import Category
 from kernbench.accuracy.validation.rows.harness import gemm_harness
@@ -53,41 +46,39 @@ from kernbench.accuracy.validation.scores.score import (
 
 __all__ = [
     "GEMM_DTYPES",
+    "GIB",
+    "AllowedSizes",
     "Answer",
     "Category",
     "Errors",
     "GemmTuner",
+    "Job",
+    "Layout",
     "LibraryPredictor",
     "Machines",
     "MeasuredKernels",
-    "Microbatch",
-    "Model",
-    "ModelRuns",
-    "Pass",
-    "PassTime",
-    "Passes",
+    "ModelShape",
+    "PlanTimes",
     "Predictor",
     "Problem",
     "Row",
     "Scored",
-    "Stack",
-    "StageWires",
-    "StepTime",
-    "Steps",
     "Timed",
+    "TimedLayout",
     "answer_rows",
     "category_of",
-    "collective_cost",
     "dump_plot",
     "errors_by_machine",
     "errors_of",
     "format_of_plot",
-    "forward_us",
     "gemm_harness",
     "is_apart",
+    "layouts",
     "make_predictor",
     "measure",
-    "one_forward_one_backward_us",
+    "memory",
+    "model_of",
+    "node_of",
     "part_of",
     "presets",
     "read_rows",
@@ -95,6 +86,5 @@ __all__ = [
     "render_text",
     "repeated_kernels",
     "sampled",
-    "single_sips",
     "to_json",
 ]

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.accuracy.validation import Category, read_rows
-from kernbench.accuracy.validation.predictors.gemm import GemmPredictor, GemmTuner, tiles
-from kernbench.accuracy.validation.predictors.gemm_bounds import GemmBounds
+from kernbench.accuracy.validation.plans.gemm_bounds import GemmBounds
+from kernbench.accuracy.validation.plans.tiles import GemmTuner, tiles
+from kernbench.accuracy.validation.predictors.gemm import GemmPredictor
 from kernbench.accuracy.validation.rows.harness import Harness, gemm_harness
 from kernbench.accuracy.validation.rows.problem import Problem
 from kernbench.accuracy.validation.rows.registry import make_predictor

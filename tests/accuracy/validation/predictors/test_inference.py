@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kernbench.accuracy.validation.predictors.stacks import STACKS, Stack
+from kernbench.accuracy.validation.plans.stack import Stack
+from kernbench.accuracy.validation.predictors.stacks import STACKS
 from kernbench.hardware import load_machine
 from tests.accuracy.validation.predictors.answers import PREDICTOR, rows_of, times_of
 

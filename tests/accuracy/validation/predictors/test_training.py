@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kernbench.accuracy.validation import read_rows
+from kernbench.accuracy.validation.plans.wires import StageWires
 from kernbench.accuracy.validation.predictors.stacks import STACKS
-from kernbench.accuracy.validation.predictors.wires import StageWires
 from kernbench.accuracy.validation.rows.devices import presets
 from kernbench.links import Asked, Network
 from tests.accuracy.validation.predictors.answers import PREDICTOR, rows_of, times_of

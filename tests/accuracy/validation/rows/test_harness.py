@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from kernbench.accuracy.validation import presets, read_rows
+from kernbench.accuracy.validation.plans.tiles import GemmTuner
 from kernbench.accuracy.validation.predictors.collectives import CollectivePredictor
-from kernbench.accuracy.validation.predictors.gemm import GemmPredictor, GemmTuner
+from kernbench.accuracy.validation.predictors.gemm import GemmPredictor
 from kernbench.accuracy.validation.predictors.stacks import stack_of
 from kernbench.accuracy.validation.rows.harness import Harness, gemm_harness
 from kernbench.accuracy.validation.rows.peers import PEERS, PeerKernel

@@ -55,7 +55,28 @@ def convnext() -> tuple[Any, tuple[int, int]]:
     config = ConvNextConfig(
         depths=[3, 3, 27, 3], hidden_sizes=[192, 384, 768, 1536], num_labels=1000
     )
+    _norm_planes()
     return _built(ConvNextForImageClassification, config), (224, 224)
+
+
+def _norm_planes() -> None:
+    """Norm the channels of images by plain operations, as releases of 2023 did.
+
+    So images stay planes; later ones norm them channels-last, and leave them so.
+    """
+    from transformers.models.convnext import modeling_convnext as module
+
+    kind = module.ConvNextLayerNorm
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        if self.data_format != "channels_first":
+            return torch.nn.LayerNorm.forward(self, x)
+        mean = x.mean(1, keepdim=True)
+        variance = (x - mean).pow(2).mean(1, keepdim=True)
+        x = (x - mean) / torch.sqrt(variance + self.eps)
+        return self.weight[:, None, None] * x + self.bias[:, None, None]
+
+    kind.forward = forward
 
 
 def resnet() -> tuple[Any, tuple[int, int]]:

@@ -1,14 +1,16 @@
 """A training step of an MPT (LLM Foundry's decoder), sharded by FSDP over the ranks.
 
 arguments: layers, hidden, heads, feed-forward, vocabulary, sequence, micro-batch, number of
-micro-batches, whether activations are recomputed (full, none), and what stays sharded (FULL_SHARD,
-SHARD_GRAD_OP).
+micro-batches, whether activations are recomputed (full, none), what stays sharded (FULL_SHARD,
+SHARD_GRAD_OP), and the attention (triton, flash).
 
 Equal in its operations to scripts/train/train.py of mosaicml/llm-foundry with its mpt-*.yaml, which
 Composer wraps: learned positions, biases, layer norms of low precision, GELU, tied embeddings,
 cross entropy in one kernel that leaves the gradient in the logits' memory, AdamW parameter by
-parameter, the norm of gradients clipped, no prefetch in the backward pass. Attention was that of
-FlashAttention 1, which splits keys over warps; PyTorch's memory-efficient kernels stand for it.
+parameter, the norm of gradients clipped, no prefetch in the backward pass. Attention is
+FlashAttention 2, which PyTorch has, too, or before it a Triton kernel of FlashAttention 1, which
+splits keys over warps; PyTorch's memory-efficient kernels stand for that. Composer updates two
+metrics of the training, cross entropy and perplexity, with the logits of every micro-batch.
 
 Source: mosaicml/llm-foundry, llmfoundry/models/mpt and scripts/train/benchmarking;
 mosaicml/composer, composer/trainer/mosaic_fsdp.py.
@@ -35,8 +37,6 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 from kernbench.accuracy.programs.loops.timing import say, seconds_of
 
-FEWEST = 2
-"""Micro-batches that are run; each further one takes as long as a third."""
 BLOCK = 4096
 
 
@@ -123,9 +123,9 @@ class LowPrecisionLayerNorm(nn.LayerNorm):
 class MptLayer(nn.Module):
     """One layer of the decoder."""
 
-    def __init__(self, hidden: int, heads: int, ffn: int) -> None:
+    def __init__(self, hidden: int, heads: int, ffn: int, attention: str) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.is_flash = heads, attention == "flash"
         self.norm_1 = LowPrecisionLayerNorm(hidden)
         self.qkv = nn.Linear(hidden, 3 * hidden)
         self.out = nn.Linear(hidden, hidden)
@@ -136,8 +136,12 @@ class MptLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         parts = self.qkv(self.norm_1(x)).chunk(3, dim=2)
         q, k, v = (each.unflatten(2, (self.heads, -1)).transpose(1, 2) for each in parts)
-        attend = torch.ops.aten._scaled_dot_product_efficient_attention
-        found = attend(q, k, v, None, compute_log_sumexp=True, is_causal=True)[0]
+        aten = torch.ops.aten
+        if self.is_flash:
+            found = aten._scaled_dot_product_flash_attention(q, k, v, is_causal=True)[0]
+        else:
+            attend = aten._scaled_dot_product_efficient_attention
+            found = attend(q, k, v, None, compute_log_sumexp=True, is_causal=True)[0]
         x = x + self.out(found.transpose(1, 2).flatten(2))
         found = self.down(F.gelu(self.up(self.norm_2(x))))
         return x + found
@@ -146,15 +150,16 @@ class MptLayer(nn.Module):
 class Mpt(nn.Module):
     """The decoder, with its loss."""
 
-    def __init__(self, sizes: list[int]) -> None:
+    def __init__(self, sizes: list[int], attention: str) -> None:
         super().__init__()
         layers, hidden, heads, ffn, vocab, length = sizes
         self.tokens = nn.Embedding(vocab, hidden)
         self.positions = nn.Embedding(length, hidden)
-        self.blocks = nn.ModuleList(MptLayer(hidden, heads, ffn) for _ in range(layers))
+        self.blocks = nn.ModuleList(MptLayer(hidden, heads, ffn, attention) for _ in range(layers))
         self.norm = LowPrecisionLayerNorm(hidden)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss, the logits and their targets."""
         places = torch.arange(tokens.size(1), device=tokens.device)
         x = self.tokens(tokens) + self.positions(places)
         for block in self.blocks:
@@ -162,8 +167,8 @@ class Mpt(nn.Module):
         logits = F.linear(self.norm(x), self.tokens.weight)
         targets = torch.roll(tokens, shifts=-1)
         targets[:, -1] = -100
-        found: Tensor = FusedCrossEntropy.apply(logits.view(-1, logits.size(-1)), targets.view(-1))
-        return found
+        rows, targets = logits.view(-1, logits.size(-1)), targets.view(-1)
+        return FusedCrossEntropy.apply(rows, targets), rows.detach(), targets
 
 
 def sharded(model: nn.Module, sharding: str, rank: int) -> nn.Module:
@@ -194,13 +199,13 @@ def main() -> None:
     )
 
     *sizes, micro, accumulated = map(int, sys.argv[1:9])
-    recomputed, sharding = sys.argv[9:]
+    recomputed, sharding, attention = sys.argv[9:]
     rank = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl")
     torch.backends.cuda.matmul.allow_tf32 = True
     with torch.device("meta"):
-        model: nn.Module = Mpt(sizes)
+        model: nn.Module = Mpt(sizes, attention)
     model = sharded(model, sharding, rank)
     if recomputed == "full":
         apply_activation_checkpointing(
@@ -209,24 +214,27 @@ def main() -> None:
             check_fn=lambda module: isinstance(module, MptLayer),
         )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)
+    metrics = torch.zeros(2, 2, device="cuda")
     vocab, length = sizes[4], sizes[5]
     tokens = torch.randint(0, vocab, (micro, length), device="cuda")
 
     def step(number: int) -> None:
-        for index in range(number):
+        for _ in range(number):
             # As Composer: gradients are reduced behind every micro-batch (no_sync would keep them).
             with torch.autocast("cuda", torch.bfloat16):
-                loss = model(tokens)
+                loss, logits, targets = model(tokens)
             (loss / number).backward()
-            del loss, index
+            for sums in metrics:
+                with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+                    sums[0] += F.cross_entropy(logits, targets, reduction="sum")
+                    sums[1] += (targets != -100).sum()
+            del loss, logits, targets
         model.clip_grad_norm_(1.0)
         optimizer.step()
         optimizer.zero_grad()
 
     step(1)
-    found = seconds_of(partial(step, min(accumulated, FEWEST)))
-    if accumulated > FEWEST:
-        found += (accumulated - FEWEST) * (seconds_of(partial(step, FEWEST + 1)) - found)
+    found = seconds_of(partial(step, accumulated))
     if rank == 0:
         say(found)
 

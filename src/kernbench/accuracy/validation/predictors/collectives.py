@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from kernbench.accuracy.validation.predictors.libraries.exchanges import (
-    EXCHANGES,
-    decode_dispatch_us,
-    dispatch_us,
-    exchange_of,
-)
+from kernbench.accuracy.validation.predictors.libraries import exchanges
 from kernbench.accuracy.validation.predictors.stacks import stack_of
 from kernbench.accuracy.validation.rows.devices import Machines
+from kernbench.accuracy.validation.rows.harness import skew_us
 from kernbench.accuracy.validation.rows.peers import PeerKernel
 from kernbench.accuracy.validation.rows.predictor import Answer
 from kernbench.accuracy.validation.rows.reference import Row
@@ -37,15 +33,6 @@ _ONE_NODE = ("1 (4-GPU tray) or 1",)
 """What sources write where all ranks are on one switch, whichever way the host is cut."""
 
 _PS_PER_US = 1e6
-_EXCHANGES = (
-    "moe_dispatch",
-    "moe_combine",
-    "moe_alltoall_prepare",
-    "moe_alltoall_dispatch",
-    "moe_alltoall_combine",
-    "moe_alltoall_combine_low_precision",
-)
-"""Of the rows of mixtures of experts."""
 
 
 class CollectivePredictor:
@@ -57,8 +44,8 @@ class CollectivePredictor:
         self._of_machine = lru_cache(maxsize=64)(Network)
 
     def predict(self, row: Row) -> Answer:
-        if row.op in _EXCHANGES:
-            return self._exchanged(row)
+        if row.op in exchanges.OPS:
+            return exchanges.exchanged(row, self._machines)
         num_ranks = row.integer("n_ranks")
         op = OPS.get(row.op, row.op)
         item_bytes = ITEM_BYTES.get(row.dtype)
@@ -86,7 +73,8 @@ class CollectivePredictor:
             algorithms = ("ring",)
         answers = [_time(network, asked, algorithm) for algorithm in algorithms]
         time_ps, how = min(answers)
-        return Answer(max(time_ps / _PS_PER_US, peer.host_us()), how=how)
+        least_us = max(peer.host_us(), skew_us(row.source, row.op))
+        return Answer(max(time_ps / _PS_PER_US, least_us), how=how)
 
     def _between(self, row: Row, asked: Asked, nodes: int) -> Answer:
         """Return the time of a collective among ranks that fill several nodes."""
@@ -103,31 +91,11 @@ class CollectivePredictor:
         time_ps, how = _time(self._of_machine(machine), asked, "auto")
         return Answer(time_ps / _PS_PER_US, how=how)
 
-    def _exchanged(self, row: Row) -> Answer:
-        """Return the time of an exchange of experts' rows on one switch."""
-        impl = row.fields.get("impl", "")
-        nodes = row.optional("n_nodes") or 1
-        if not impl.startswith("DeepEP") or row.op != "moe_dispatch" or nodes > 1:
-            return Answer(None, f"no model of {row.op} by {impl} on {nodes} nodes")
-        try:
-            machine = self._machines.machine_of(row.device)
-            constants = EXCHANGES.get(machine.spec.kernel_library or "")
-            exchange = exchange_of(row)
-            if constants is None or exchange is None:
-                return Answer(
-                    None, f"{row.op} of unknown tokens or on an architecture without rows"
-                )
-            if "low-latency" in impl:
-                time_us = decode_dispatch_us(exchange, constants, machine)
-                return Answer(time_us, how="decode_dispatch")
-        except KernbenchError as error:
-            return Answer(None, str(error).split(";")[0])
-        if exchange.pes is None:
-            return Answer(None, f"the source does not say how many SMs make {row.op}")
-        return Answer(dispatch_us(exchange, constants), how="dispatch")
-
     def _make_network(self, device: str, num_ranks: int, source: str, impl: str) -> Network:
         machine = self._machines.machine_of(device, num_ranks)
+        if machine.spec.collectives is None:
+            # Sources of a cluster also measure one of its nodes.
+            machine = self._machines.cluster_of(source, device, 1, num_ranks) or machine
         machine = stack_of(source).adapted(machine, num_ranks)
         changes = PeerKernel(impl, machine.name, num_ranks).changes()
         return Network(changed_machine(machine, changes) if changes else machine)

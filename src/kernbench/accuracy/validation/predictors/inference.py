@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from kernbench.accuracy.validation.predictors.passes import Model, Pass, Passes, PassTime
-from kernbench.accuracy.validation.predictors.pipelines import forward_us
+from kernbench.accuracy.validation.plans.passes import Model, Pass, Passes, PassTime
+from kernbench.accuracy.validation.plans.pipelines import forward_us
+from kernbench.accuracy.validation.plans.wires import MachineOf, StageWires
 from kernbench.accuracy.validation.predictors.stacks import stack_of
-from kernbench.accuracy.validation.predictors.wires import MachineOf, StageWires
 from kernbench.accuracy.validation.rows.predictor import Answer, answered
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.dtypes import as_dtype

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from kernbench import ops
+from kernbench.accuracy.validation.plans.passes import TunedTiles
 from kernbench.accuracy.validation.predictors.collectives import CollectivePredictor
 from kernbench.accuracy.validation.predictors.gemm import GemmPredictor
 from kernbench.accuracy.validation.predictors.membound import MemboundPredictor
-from kernbench.accuracy.validation.predictors.passes import TunedTiles
 from kernbench.accuracy.validation.rows.devices import Machines
 from kernbench.accuracy.validation.rows.forms import Category
 from kernbench.accuracy.validation.rows.harness import gemm_harness

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kernbench.accuracy.validation.predictors.passes import Model
-from kernbench.accuracy.validation.predictors.pipelines import one_forward_one_backward_us
-from kernbench.accuracy.validation.predictors.stacks import TrainingRun, stack_of
-from kernbench.accuracy.validation.predictors.steps import Microbatch, Steps, StepTime
-from kernbench.accuracy.validation.predictors.wires import MachineOf, StageWires
+from kernbench.accuracy.validation.plans.passes import Model
+from kernbench.accuracy.validation.plans.pipelines import one_forward_one_backward_us
+from kernbench.accuracy.validation.plans.stack import TrainingRun
+from kernbench.accuracy.validation.plans.steps import Microbatch, Steps, StepTime
+from kernbench.accuracy.validation.plans.wires import MachineOf, StageWires
+from kernbench.accuracy.validation.predictors.stacks import stack_of
 from kernbench.accuracy.validation.rows.predictor import Answer, answered
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.dtypes import as_dtype

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache, lru_cache
 
-from kernbench.errors import MachineError, UnknownNameError, nearest
+from kernbench.errors import MachineError, UnknownNameError, UsageError, nearest
 from kernbench.hardware import Machine, known_machines, load_machine, parse_machine
 
 
@@ -26,7 +26,7 @@ class Machines:
         self._clusters: dict[tuple[str, str], str] = {}
         for name in known_machines():
             spec = load_machine(name, 1).spec
-            if spec.base is None:
+            if spec.base is None or spec.devices != load_machine(spec.base, 1).spec.devices:
                 self._known.update(dict.fromkeys(spec.devices, name))
             self._clusters.update(
                 ((source, device), name) for source in spec.clusters for device in spec.devices
@@ -65,17 +65,37 @@ class Machines:
         name = self._clusters.get((source, device))
         return None if name is None else self._cluster(name, num_nodes, per_node)
 
+    def nodes_of(self, source: str, device: str, num_nodes: int, per_node: int) -> Machine:
+        """Return the nodes that a source measured, those of the device's machine if none are known.
+
+        Raises:
+            UnknownNameError: No machine lists the device.
+            UsageError: It is one given as text, of which there is one node.
+            MachineError: Its nodes have fewer SIPs.
+        """
+        found = self.cluster_of(source, device, num_nodes, per_node)
+        if found is not None:
+            return found
+        known = self._of_device(device)
+        if not isinstance(known, str):
+            raise UsageError(f"the machine given for {device} is one node")
+        return self._cluster(known, num_nodes, per_node)
+
     @lru_cache(maxsize=64)  # noqa: B019 - as long as this object, of which there are few
     def _cluster(self, name: str, num_nodes: int, per_node: int) -> Machine:
         return load_machine(f"{name}:{num_nodes}x{per_node}")
 
-    def _build(self, device: str, num_sips: int) -> Machine:
+    def _of_device(self, device: str) -> tuple[str, str] | str:
         known = self._known.get(device)
         if known is None:
             raise UnknownNameError(
                 f"no machine lists the device {device!r} under devices: "
                 f"{nearest(device, self._known)}"
             )
+        return known
+
+    def _build(self, device: str, num_sips: int) -> Machine:
+        known = self._of_device(device)
         if isinstance(known, str):
             return load_machine(known, num_sips)
         return parse_machine(*known, num_sips)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from kernbench.accuracy.validation.predictors.clusters import COMPOSED
 from kernbench.accuracy.validation.predictors.families.chosen import (
+    CLUSTER_DEVICES,
     Family,
     family_of,
     is_compiled,
@@ -15,6 +17,7 @@ from kernbench.accuracy.validation.rows.forms import Category
 from kernbench.accuracy.validation.rows.parts import is_apart
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.accuracy.validation.scores.score import Scored, measure
+from kernbench.accuracy.validation.scores.speedups import Pair, mean_error, pairs_of
 from kernbench.accuracy.validation.scores.sweeps import Sweeps
 from kernbench.errors import KernbenchError
 from kernbench.hardware import source_of
@@ -42,7 +45,10 @@ class Goal:
 def goals_of(scored: Sequence[Scored], sweeps: Sweeps | None, machines: Machines) -> list[Goal]:
     """Return the goals to which any of the rows belong."""
     answered = [each for each in scored if each.answer.time_us is not None]
-    found = [*_gemm(answered, machines), *_others(answered)]
+    of_clusters = list(_clusters(answered))
+    # Steps that are composed have goals of their own.
+    run = [each for each in answered if each.answer.how != COMPOSED]
+    found = [*_gemm(run, machines), *_others(run), *of_clusters, *_speedups(run)]
     if sweeps is not None:
         found += _of_sweeps(sweeps)
     return found
@@ -95,12 +101,23 @@ def _others(answered: Sequence[Scored]) -> Iterable[Goal]:
         rows = [each for each in answered if belongs(each.row)]
         if rows:
             yield _goal(name, rows, limit)
+    for name, limit, belongs in _OF_COLLECTIVES:
+        rows = [
+            each
+            for each in answered
+            if each.row.category is Category.COLLECTIVES and belongs(each.row)
+        ]
+        apart = [each for each in rows if is_apart(each.row)]
+        if rows:
+            yield _goal(name, rows, limit)
+        if apart and belongs in _EXCHANGES:
+            yield _goal(f"{name}, rows never fitted to", apart, limit)
     for name, limit, belongs in _OF_LIBRARIES:
         rows = [each for each in answered if belongs(each.row) and is_apart(each.row)]
         if rows:
             yield _goal(f"{name}, rows never fitted to", rows, limit)
-    for name, limit, worst, families in _OF_PROGRAMS:
-        rows = [each for each in answered if _family(each.row) in families]
+    for name, limit, worst, compiled, families in _OF_PROGRAMS:
+        rows = [each for each in answered if _is_of(each.row, families, compiled=compiled)]
         apart = [each for each in rows if is_apart(each.row)]
         if rows:
             yield _goal(name, rows, limit, worst=worst)
@@ -108,23 +125,122 @@ def _others(answered: Sequence[Scored]) -> Iterable[Goal]:
             yield _goal(f"{name}, rows never fitted to", apart, limit, worst=worst)
 
 
-def _family(row: Row) -> Family | None:
-    """Return the family of an eager program."""
-    if row.category is not Category.PROGRAMS or is_compiled(row):
-        return None
-    return family_of(row)
+def _clusters(answered: Sequence[Scored]) -> Iterable[Goal]:
+    """Yield the goal of training steps on many devices, by programs or composed."""
+    rows = [each for each in answered if _is_of_cluster(each.row)]
+    apart = [each for each in rows if is_apart(each.row)]
+    name = "training steps on 64 to 10,752 devices"
+    if rows:
+        yield _goal(name, rows, 12.0)
+    if apart:
+        yield _goal(f"{name}, rows never fitted to", apart, 12.0)
 
 
-_OF_PROGRAMS: tuple[tuple[str, float, float | None, tuple[Family, ...]], ...] = (
+def _is_of_cluster(row: Row) -> bool:
+    if row.category is Category.PROGRAMS:
+        return family_of(row) is Family.CLUSTERS
+    trains = row.op.startswith("train_")
+    return trains and (row.optional("n_ranks") or 1) >= CLUSTER_DEVICES
+
+
+def _is_of(row: Row, families: tuple[Family, ...], *, compiled: bool) -> bool:
+    """Return whether a row is of a program of some families, compiled or eager."""
+    is_program = row.category is Category.PROGRAMS and is_compiled(row) is compiled
+    return is_program and family_of(row) in families
+
+
+_OF_PROGRAMS: tuple[tuple[str, float, float | None, bool, tuple[Family, ...]], ...] = (
     (
         "eager programs on one device",
         12.0,
         30.0,
+        False,
         (Family.EAGER_TRAINING, Family.EAGER_INFERENCE, Family.DECODE),
     ),
-    ("eager training on 8 devices and more", 15.0, None, (Family.MANY_DEVICES,)),
+    ("eager training on 8 devices and more", 15.0, None, False, (Family.MANY_DEVICES,)),
+    (
+        "compiled programs on one device",
+        15.0,
+        None,
+        True,
+        (Family.COMPILED_TRAINING, Family.COMPILED_INFERENCE, Family.DECODE),
+    ),
 )
-"""Families, and the limits of their mean error and of their worst."""
+"""Families, the limits of their mean error and of their worst, and whether they are compiled."""
+
+
+def _speedups(answered: Sequence[Scored]) -> Iterable[Goal]:
+    pairs = pairs_of(answered)
+    apart = [each for each in pairs if is_apart(each.compiled.row)]
+    if pairs:
+        yield _goal_of_pairs("speed-up of compiled programs over eager", pairs)
+    if apart:
+        name = "speed-up of compiled programs over eager, rows never fitted to"
+        yield _goal_of_pairs(name, apart)
+
+
+def _goal_of_pairs(name: str, pairs: Sequence[Pair], limit: float = 15.0) -> Goal:
+    found = mean_error(pairs)
+    return Goal(
+        name=name,
+        rows=len(pairs),
+        limit=f"MAPE <= {limit:g} %",
+        reached=f"{found:.1f} %",
+        met=found <= limit,
+    )
+
+
+def _is_between(row: Row) -> bool:
+    """Return whether ranks are on several nodes, with a network between them."""
+    nodes = row.fields.get("n_nodes", "")
+    return nodes.isdecimal() and int(nodes) > 1 and not _is_in_rack(row)
+
+
+def _is_in_rack(row: Row) -> bool:
+    return row.fields.get("network", "").startswith("NVLink domain")
+
+
+def _is_over_pcie(row: Row) -> bool:
+    return row.device.startswith(("L40S", "RTX", "Arc"))
+
+
+def _is_exchange(row: Row) -> bool:
+    return row.op.startswith("moe_")
+
+
+def _is_exchange_between(row: Row) -> bool:
+    return _is_exchange(row) and _is_between(row)
+
+
+def _is_exchange_in_rack(row: Row) -> bool:
+    return _is_exchange(row) and _is_in_rack(row)
+
+
+def _is_in_a_node(row: Row) -> bool:
+    return not (_is_between(row) or _is_in_rack(row) or _is_over_pcie(row))
+
+
+_EXCHANGES = (_is_exchange_between, _is_exchange_in_rack)
+_OF_COLLECTIVES: tuple[tuple[str, float, Callable[[Row], bool]], ...] = (
+    *(
+        (
+            f"{name} between nodes",
+            12.0,
+            lambda row, op=op: row.op == op and _is_between(row),
+        )
+        for op, name in (
+            ("all_reduce", "all-reduce"),
+            ("all_gather", "all-gather"),
+            ("reduce_scatter", "reduce-scatter"),
+            ("alltoall", "all-to-all"),
+        )
+    ),
+    ("exchanges of experts' rows between nodes", 12.0, _is_exchange_between),
+    ("exchanges of experts' rows in a rack (NVL72)", 12.0, _is_exchange_in_rack),
+    ("all collectives in a node", 7.0, _is_in_a_node),
+    ("collectives of L40S and over PCIe", 12.0, _is_over_pcie),
+)
+"""Of collectives, all rows: those between nodes were in view when constants were set."""
 
 
 def _is_narrow_product(row: Row) -> bool:

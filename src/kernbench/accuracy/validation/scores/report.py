@@ -13,6 +13,7 @@ from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.accuracy.validation.scores.baselines import Baselines, baselines
 from kernbench.accuracy.validation.scores.families import families_of
 from kernbench.accuracy.validation.scores.goals import goals_of
+from kernbench.accuracy.validation.scores.memories import peaks_of
 from kernbench.accuracy.validation.scores.score import (
     Errors,
     Group,
@@ -21,6 +22,7 @@ from kernbench.accuracy.validation.scores.score import (
     measure,
     reasons,
 )
+from kernbench.accuracy.validation.scores.speedups import speedups_of
 from kernbench.accuracy.validation.scores.splits import splits_of
 from kernbench.accuracy.validation.scores.sweeps import sweeps_of
 from kernbench.errors import UsageError, nearest
@@ -68,6 +70,7 @@ def to_json(scored: Sequence[Scored], machines: Machines | None = None) -> dict[
         "goals": [asdict(each) for each in goals_of(scored, sweeps, machines)],
         "tp_sweeps": None if sweeps is None else asdict(sweeps),
         "programs": [asdict(each) for each in families_of(scored)],
+        "speedups": [asdict(each) for each in speedups_of(scored)],
         "apart": [asdict(each) for each in splits_of(scored, machines)],
     }
 
@@ -219,6 +222,18 @@ def _more(scored: Sequence[Scored], machines: Machines) -> list[tuple[str, list[
             for each in families
         ]  # fmt: skip
         tables.append(("whole programs", lines))
+    speedups = speedups_of(scored)
+    if speedups:
+        lines = [["compiled over eager", "device", "pairs", "measured", "modeled", "MAPE"]]
+        lines += [
+            [
+                each.source, each.device, str(each.pairs), f"{each.measured:.2f}x",
+                f"{each.modeled:.2f}x", _percent(each.mape),
+            ]
+            for each in speedups
+        ]  # fmt: skip
+        tables.append(("speed-ups of compiled programs, geometric means", lines))
+    tables += _memories(scored)
     splits = splits_of(scored, machines)
     if splits:
         lines = [
@@ -243,6 +258,37 @@ def _more(scored: Sequence[Scored], machines: Machines) -> list[tuple[str, list[
         ]  # fmt: skip
         tables.append(("fitted numbers of each machine, and GEMM rows that fits keep apart", lines))
     return tables
+
+
+def _memories(scored: Sequence[Scored]) -> list[tuple[str, list[list[str]]]]:
+    """Return the table of peaks of memory, if there are any."""
+    peaks = peaks_of(scored)
+    if not peaks:
+        return []
+    lines = [
+        ["run", "devices", "split", "recomputed", "measured", "modeled", "error", "GiB by kind"]
+    ]
+    for each in peaks:
+        fields = each.row.fields
+        split = (f"{name} {fields[name]}" for name in ("fsdp", "dp", "tp", "pp", "cp"))
+        lines.append(
+            [
+                f"{each.row.source} {fields['model']}",
+                fields["n_devices"],
+                " ".join(part for part in split if not part.endswith((" ", " 1"))),
+                fields["activation_checkpointing"],
+                f"{each.measured:.1f}",
+                f"{each.modeled:.1f}",
+                f"{each.error * 100:+.0f} %",
+                ", ".join(f"{kind} {gib:.1f}" for kind, gib in each.kinds.items() if gib >= _SHOWN),
+            ]
+        )
+    mean = sum(abs(each.error) for each in peaks) / len(peaks) * 100
+    return [(f"memory of a rank in training, GiB (MAPE {mean:.1f} %)", lines)]
+
+
+_SHOWN = 0.05
+"""GiB from which a kind of memory is named."""
 
 
 def _worst(scored: Iterable[Scored], count: int) -> list[str]:

@@ -96,7 +96,8 @@ def _sweeps(scored: Iterable[Scored]) -> list[list[_Split]]:
     alike: dict[tuple[str, ...], dict[tuple[int, ...], _Split]] = {}
     for each in scored:
         row, time_us = each.row, each.answer.time_us
-        if row.category is not Category.TP_SCALING or time_us is None:
+        # Slices of TPUs, whose batch grows with them, are no splits of one job.
+        if row.category is not Category.TP_SCALING or time_us is None or not row.fields["tp"]:
             continue
         axes = tuple(row.optional(name) or 1 for name in _AXES)
         devices = prod(axes)

@@ -139,6 +139,15 @@ def test_rows_that_were_compiled_are_compiled_but_where_the_user_asks_for_eager_
     gpt_fast = {"source": "gpt-fast-blog", "model": "Llama-2-7B", "dtype": "bf16", "n_devices": 1}
     asked = PREDICTOR.asked(row(tmp_path, **gpt_fast, compile="yes (reduce-overhead)")).program
     assert (asked.args[-1], asked.is_compiled) == ("compiled", True)
+    quantised = {**gpt_fast, "dtype": "int4 weights G=32", "n_devices": 2}
+    asked = PREDICTOR.asked(row(tmp_path, **quantised)).program
+    assert (asked.args, asked.ranks) == (("Llama-2-7b-chat-hf", "int4.g32"), 2)
+    experts = {**gpt_fast, "model": "Mixtral-8x7B", "dtype": "int8 weights"}
+    asked = PREDICTOR.asked(row(tmp_path, **experts)).program
+    assert asked.args == ("Mixtral-8x7B-v0.1", "int8")
+    assert asked.paths == (PROGRAMS / "gpt-fast-32971d3" / "mixtral-moe",)
+    with pytest.raises(ProgramError, match="gpt-fast with fp8 is not described"):
+        PREDICTOR.asked(row(tmp_path, **{**gpt_fast, "dtype": "fp8"}))
     with pytest.raises(ProgramError, match=r"no mode of torch.compile in 'yes'"):
         PREDICTOR.asked(row(tmp_path, **vision, compile="yes"))
     monkeypatch.setenv("KERNBENCH_COMPILE", "eager")
@@ -149,7 +158,7 @@ def test_rows_that_were_compiled_are_compiled_but_where_the_user_asks_for_eager_
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"nodes": 2}, "more devices than one node has are not modeled"),
+        ({"nodes": 2}, "no program on several nodes is described for accelerate-compile"),
         ({"source": "x", "rerunnable": "no (Transformer Engine)"}, "Transformer Engine"),
         ({"source": "x"}, "no program is described for x"),
     ],
@@ -180,10 +189,67 @@ def test_rows_of_many_devices_say_their_ranks_and_sizes(tmp_path: Path) -> None:
         "dtype": "bf16",
     }
     found = PREDICTOR.asked(row(tmp_path, source="llm-foundry-mpt", **sizes)).program
-    assert found.ranks == 8
+    assert (found.ranks, found.nodes, found.folded_to) == (8, 1, 0)
     assert found.args == (
-        "12", "512", "8", "2048", "50368", "1024", "4", "2", "full", "FULL_SHARD",
+        "12", "512", "8", "2048", "50368", "1024", "4", "2", "full", "FULL_SHARD", "triton",
     )  # fmt: skip
+
+
+@pytest.mark.adr("0182-D3")
+@pytest.mark.parametrize(
+    ("device", "machine"),
+    [("A100-SXM4-40GB", "oci-a100:2x8"), ("H100-SXM-80GB", "h100-sxm:2x8")],
+)
+def test_a_program_of_several_nodes_runs_on_the_cluster_of_its_source(
+    tmp_path: Path, device: str, machine: str
+) -> None:
+    """Or on nodes of the device's machine, where no machine names the source."""
+    sizes = dict.fromkeys(
+        ("layers", "hidden", "heads", "ffn", "vocab", "seq_len", "local_batch", "grad_accum"), 8
+    )
+    asked_row = row(
+        tmp_path, source="llm-foundry-mpt", device=device, n_devices=16, nodes=2,
+        parallelism="FULL_SHARD", **sizes,
+    )  # fmt: skip
+    asked = PREDICTOR.asked(asked_row)
+    assert (asked.program.ranks, asked.program.nodes) == (16, 2)
+    found = PREDICTOR.machine_of(asked, asked_row)
+    name, _, size = machine.partition(":")
+    assert (found.name.partition(" ")[0], found.num_sips, found.num_hosts) == (name, 16, 2)
+    assert size == f"{found.num_hosts}x{found.sips_per_host}"
+
+
+@pytest.mark.adr("0191-D1")
+@pytest.mark.parametrize(("device", "loss"), [("H100-SXM-80GB", 0.3), ("A100-SXM4-80GB", 0.18511)])
+def test_training_for_many_steps_runs_at_the_clock_of_a_hot_device(
+    tmp_path: Path, device: str, loss: float
+) -> None:
+    sizes = dict.fromkeys(
+        ("layers", "hidden", "heads", "ffn", "vocab", "seq_len", "local_batch", "grad_accum"), 8
+    )
+    asked_row = row(tmp_path, source="llm-foundry-mpt", device=device, n_devices=8, **sizes)
+    asked = PREDICTOR.asked(asked_row)
+    found = PREDICTOR.machine_of(asked, asked_row)
+    assert found.sip.sustained is not None
+    assert float(found.sip.sustained.clock_loss) == loss
+    assert float(found.sip.sustained.half_time_us) < 1
+    # Kept answers are found by that name.
+    assert "sip.sustained.half_time_us=0.001" in found.name
+    short = dataclasses.replace(asked, trains_hot=False)
+    assert PREDICTOR.machine_of(short, asked_row).name == found.name.partition(" ")[0]
+
+
+@pytest.mark.adr("0191-D2")
+def test_all_of_mpt_in_16_bits_ran_the_attention_of_the_script_that_submitted_it(
+    tmp_path: Path,
+) -> None:
+    sizes = dict.fromkeys(
+        ("layers", "hidden", "heads", "ffn", "vocab", "seq_len", "local_batch", "grad_accum"), 8
+    )
+    asked_row = row(tmp_path, source="llm-foundry-mpt", device="H100-SXM-80GB", **sizes)
+    fields = {**asked_row.fields, "attention": "flash-attn 2 (attn_impl=flash)"}
+    asked = PREDICTOR.asked(dataclasses.replace(asked_row, fields=fields))
+    assert asked.program.args[-1] == "triton"
 
 
 @pytest.mark.adr("0162-D2")
@@ -300,10 +366,13 @@ def test_a_rate_of_torchtitan_is_of_the_tokens_of_a_device(tmp_path: Path) -> No
     said = " ".join(program.args)
     assert "--activation-checkpoint.mode selective" in said
     assert "--parallelism.context-parallel-degree 2" in said
+    assert "--compile.enable" not in program.args
+    compiled = PREDICTOR.asked(row(tmp_path, **{**fields, "compile": "yes"})).program
+    assert compiled.is_compiled
+    assert "--compile.enable" in compiled.args
     for more, reason in (
         ({"dtype": "bf16+float8"}, "float8"),
         ({"model": "Llama-9"}, "Llama-9 is not described"),
-        ({"compile": "yes"}, "no compiled program is described for torchtitan-202412"),
     ):
         with pytest.raises(ProgramError, match=reason):
             PREDICTOR.asked(row(tmp_path, **{**fields, **more}))
@@ -316,6 +385,36 @@ TIMM = (
 
 
 @pytest.mark.adr("0139-D4")
+@pytest.mark.adr("0169-D2")
+def test_a_compiled_row_changes_what_its_source_had_otherwise_in_our_loops(tmp_path: Path) -> None:
+    said = "yes (torch.compile/dynamo)"
+    line = f"timm-bench,RTX 4090,2.9.1,amp,nchw,{said},infer,resnet34,21.8,224,64,3.6,10"
+    (timm,) = rows_of(tmp_path, TIMM + "\n", line)
+    program = PREDICTOR.asked(timm).program
+    assert program.is_compiled
+    assert "    model = torch.compile(model)\n    step()\n" in program.text()
+    vision = row(
+        tmp_path,
+        source="hf-compile-vision",
+        program_config="google/vit-base-patch16-224; batch 4",
+        local_batch=4,
+        compile="yes (default mode)",
+    )
+    asked = PREDICTOR.asked(vision)
+    text = asked.program.text()
+    # Graphs and launches of PyTorch 2.0; later ones had Triton's launcher, too.
+    assert [name for name, _ in asked.conditions] == [
+        "host.compiled_launch_us",
+        "host.compiled_empty_us",
+    ]
+    later = PREDICTOR.asked(row(tmp_path, **LLAMA, compile="yes (full)"))
+    assert later.conditions[1:] == asked.conditions[:1]
+    assert PREDICTOR.asked(row(tmp_path, **LLAMA)).conditions == later.conditions[:1]
+    # The releases of the rows left convolutions as they were.
+    assert "torch.compile(model, options={'layout_optimization': False" in text
+    compile(text, "the loop", "exec")
+
+
 @pytest.mark.parametrize(
     ("device", "release", "on"),
     [
@@ -331,5 +430,20 @@ def test_networks_of_timm_run_with_the_switches_of_their_file(
 ) -> None:
     line = f"timm-bench,{device},{release},amp,nhwc,no,infer,resnet34,21.8,224,64,3.6,10"
     (row,) = rows_of(tmp_path, TIMM + "\n", line)
-    args = PREDICTOR.asked(row).program.args
-    assert args == ("resnet34", "224", "64", "amp", "nhwc", "infer", "21.8", *on)
+    program = PREDICTOR.asked(row).program
+    assert program.args == ("resnet34", "224", "64", "amp", "nhwc", "infer", "21.8", *on)
+    # Releases before 2.5 computed attention without a fused kernel in half precision.
+    assert ("reduction_math_sdp(True)" in program.text()) is (release == "2.4.0")
+    assert "use_columns" not in program.text()
+    compile(program.text(), "the loop", "exec")
+
+
+@pytest.mark.adr("0162-D3")
+def test_planes_of_half_precision_are_convolved_in_three_dims_without_cudnn_by_2_9(
+    tmp_path: Path,
+) -> None:
+    line = "timm-bench,RTX 4090,2.9.1,{},{},no,infer,resnet34,21.8,224,64,3.6,10"
+    lines = [line.format(*each) for each in (("amp", "nchw"), ("amp", "nhwc"), ("fp32", "nchw"))]
+    texts = [PREDICTOR.asked(row).program.text() for row in rows_of(tmp_path, TIMM + "\n", *lines)]
+    assert ["use_columns(model)" in each for each in texts] == [True, False, False]
+    compile(texts[0], "the loop", "exec")

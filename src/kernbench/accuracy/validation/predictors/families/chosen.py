@@ -14,6 +14,10 @@ A100_40G = "A100-SXM4-40GB"
 """The device of sources that say A100, and elsewhere that it is the one of 40 GB."""
 
 
+CLUSTER_DEVICES = 64
+"""From so many devices on a row is of a cluster."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenProgram:
     """A program, and how its step's time becomes the row's."""
@@ -28,12 +32,19 @@ class ChosenProgram:
     """
     conditions: tuple[tuple[str, float], ...] = ()
     """Keys of the machine that the source's own host, or its cooling, had otherwise (ADR-0162)."""
+    trains_hot: bool = False
+    """Whether its devices are busy for so many steps that their clocks lose what they can."""
 
 
 def is_compiled(row: Row) -> bool:
     """Return whether the row's program was compiled: by torch.compile, or another compiler."""
     said = row.fields.get("compile", "").strip()
     return not (said in ("", "eager") or said.startswith("no"))
+
+
+def num_nodes(row: Row) -> int:
+    """Return on how many nodes a program ran; 1 where the row does not say."""
+    return row.integer("nodes") if row.fields.get("nodes") else 1
 
 
 class Family(StrEnum):
@@ -45,11 +56,15 @@ class Family(StrEnum):
     COMPILED_INFERENCE = "compiled inference"
     DECODE = "decode"
     MANY_DEVICES = "many devices"
+    CLUSTERS = "64 devices and more"
 
 
 def family_of(row: Row) -> Family:
     """Return the family of a row of programs."""
-    if (row.optional("n_devices") or 1) > 1:
+    devices = row.optional("n_devices") or 1
+    if devices >= CLUSTER_DEVICES:
+        return Family.CLUSTERS
+    if devices > 1:
         return Family.MANY_DEVICES
     said = " ".join(row.fields.get(each, "") for each in ("metric", "program_config", "phase"))
     said = said.lower()

@@ -19,23 +19,41 @@ _NAMES = {
     "Llama-3.1-8B": "llama-3.1-8b",
     "Llama-3-70B": "llama-3-70b",
     "Llama-3.1-70B": "llama-3.1-70b",
+    "Mixtral-8x7B": "Mixtral-8x7B-v0.1",
 }
 """Models of the rows, as model.py calls their configs."""
+_OF_EXPERTS = "mixtral-moe"
+"""The folder that has a model of its own for mixtures of experts."""
+_WEIGHTS = {
+    "bf16": (),
+    "bfloat16": (),
+    "int8 weights": ("int8",),
+    "int4 weights G=32": ("int4.g32",),
+}
+"""What the loop is told of the weights, by a row's dtype."""
 
 
 def gpt_fast(row: Row, programs: Path) -> ChosenProgram:
     """A token by the loop of generate.py, with --compile where the row was compiled.
 
     Raises:
-        ProgramError: The model has no config there, or its weights are quantised.
+        ProgramError: The model has no config there, or its weights are not described.
     """
     name = _NAMES.get(row.fields["model"])
     if name is None:
         raise ProgramError(f"gpt-fast's {row.fields['model']} is not described")
-    if row.dtype not in ("bf16", "bfloat16"):
-        raise ProgramError("gpt-fast with quantised weights is not described")
+    if row.dtype not in _WEIGHTS:
+        raise ProgramError(f"gpt-fast with {row.dtype} is not described")
     folder = folder_of(programs, "gpt-fast", _COMMIT)
-    made = loop("gpt_fast", name, ranks=row.integer("n_devices"), needs=("sentencepiece",))
+    if name.startswith("Mixtral"):
+        folder /= _OF_EXPERTS
+    made = loop(
+        "gpt_fast",
+        name,
+        *_WEIGHTS[row.dtype],
+        ranks=row.integer("n_devices"),
+        needs=("sentencepiece",),
+    )
     if is_compiled(row):
         made = replace(made, args=(*made.args, "compiled"), is_compiled=True)
     return ChosenProgram(program=replace(made, paths=(folder,)))

@@ -8,7 +8,11 @@ from typing import Any
 import yaml
 
 from kernbench.accuracy.programs import Program, ProgramError, folder_of, loop
-from kernbench.accuracy.validation.predictors.families.chosen import A100_80G, ChosenProgram
+from kernbench.accuracy.validation.predictors.families.chosen import (
+    A100_80G,
+    ChosenProgram,
+    num_nodes,
+)
 from kernbench.accuracy.validation.rows.reference import Row
 
 COMMIT = "d98e8a6"
@@ -44,6 +48,8 @@ def golden(row: Row, programs: Path) -> ChosenProgram:
         script=made.script,
         args=made.args,
         ranks=row.integer("n_devices"),
+        nodes=num_nodes(row),
+        # Not folded: the first rank does other things than the last, and others wait for both.
         reads=r"elapsed time per iteration \(ms\): ([\d.]+)",
         line=3,
         needs=("transformers",),

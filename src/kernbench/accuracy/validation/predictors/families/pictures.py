@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from kernbench.accuracy.programs import ProgramError, loop
-from kernbench.accuracy.validation.predictors.families.chosen import A100_80G, ChosenProgram
+from kernbench.accuracy.validation.predictors.families.chosen import (
+    A100_80G,
+    ChosenProgram,
+    is_compiled,
+)
 from kernbench.accuracy.validation.rows.reference import Row
 
 _NEEDS = ("timm",)
@@ -32,7 +37,41 @@ def timm_benchmark(row: Row, programs: Path) -> ChosenProgram:
     model = row.fields["model"]
     what = (dtype, form, row.op, row.fields["param_millions"])
     made = loop("timm_benchmark", model, *sizes, *what, *_flags(row), needs=_NEEDS)
+    if is_compiled(row):
+        made = replace(made, changes=_COMPILED, is_compiled=True)
+    elif _release(row) < _WIDE_SCORES and "fused-attention" in made.args:
+        made = replace(made, changes=_HALF_SCORES)
+    elif _release(row) == _WITHOUT_CUDNN and dtype != "float32" and form == "nchw":
+        made = replace(made, changes=_COLUMNS)
     return ChosenProgram(program=made)
+
+
+def _release(row: Row) -> tuple[int, ...]:
+    return tuple(int(each) for each in row.fields["torch_version"].split(".")[:2])
+
+
+_COMPILED = ((r"^    step\(\)$", "    model = torch.compile(model)\n    step()"),)
+"""What ``--torchcompile`` adds to the benchmark."""
+_WIDE_SCORES = (2, 5)
+"""The first release that computes attention that no fused kernel takes in float32, where it is of
+half precision: on a 4090, networks with such attention (Twins, SAM's encoder) take 1.2 and 1.4
+times as long with 2.9 as with 2.4, and 260 others at most 1.03 times."""
+_HALF_SCORES = (
+    (
+        r"^    step\(\)$",
+        "    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)\n    step()",
+    ),
+)
+_WITHOUT_CUDNN = (2, 9)
+"""The release that leaves out cuDNN's convolutions of three dims: on a 4090, the network that has
+one (LambdaNet's) takes 1.3 times as long as with 2.4."""
+_COLUMNS = (
+    (
+        r"^    step\(\)$",
+        "    from kernbench.accuracy.programs.loops.columns import use_columns\n"
+        "    use_columns(model)\n    step()",
+    ),
+)
 
 
 _FAST_NORMS = (1, 13)
@@ -45,7 +84,7 @@ groups take twice as long as those with norms of batches, and elsewhere a tenth 
 
 def _flags(row: Row) -> Iterator[str]:
     """Yield what was on, by the release of PyTorch that was newest when a file was made."""
-    release = tuple(int(each) for each in row.fields["torch_version"].split(".")[:2])
+    release = _release(row)
     if release >= _FAST_NORMS and row.device not in _PLAIN_NORMS:
         yield "fast-norm"
     if release >= (2, 0):

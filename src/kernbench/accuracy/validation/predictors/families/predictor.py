@@ -8,10 +8,18 @@ from importlib import import_module
 from pathlib import Path
 
 from kernbench.accuracy.programs import KeptAnswers, ProgramError, ProgramFiles, ProgramRunner
-from kernbench.accuracy.validation.predictors.families.chosen import ChosenProgram, is_compiled
+from kernbench.accuracy.validation.predictors.clusters import ClusterPredictor
+from kernbench.accuracy.validation.predictors.families.chosen import (
+    ChosenProgram,
+    Family,
+    family_of,
+    is_compiled,
+    num_nodes,
+)
 from kernbench.accuracy.validation.rows.devices import Machines
 from kernbench.accuracy.validation.rows.predictor import Answer
 from kernbench.accuracy.validation.rows.reference import Row
+from kernbench.accuracy.validation.rows.training_clocks import training_clocks
 from kernbench.errors import KernbenchError
 from kernbench.hardware import Machine, changed_machine
 
@@ -42,34 +50,54 @@ class ProgramPredictor:
 
     def __init__(self, machines: Machines, files: ProgramFiles | None = None) -> None:
         self._machines = machines
+        self._clusters = ClusterPredictor(machines)
         files = files or ProgramFiles()
         self._programs = files.folder.absolute()
         self._under: dict[tuple[object, ...], Machine] = {}
         self._runner = ProgramRunner(kept=KeptAnswers(files) if files.kept else None)
 
     def predict(self, row: Row) -> Answer:
-        """Return the modeled time of the step, or of the unit, that the row measured."""
+        """Return the modeled time of the step, or of the unit, that the row measured.
+
+        Steps of several devices that nobody can run again are composed, and those of clusters
+        (ADR-0190).
+        """
+        composes = self._clusters.knows(row)
+        if composes and family_of(row) is Family.CLUSTERS:
+            return self._clusters.predict(row)
         try:
             asked = self.asked(row)
+        except KernbenchError as error:
+            if composes:
+                return self._clusters.predict(row)
+            return _unanswered(error)
+        try:
             machine = self.machine_of(asked, row)
             found = self._runner.answer(asked.program, machine)
         except KernbenchError as error:
-            return Answer(None, str(error).split(";")[0].partition(": known: ")[0])
+            return _unanswered(error)
         how = " ".join((asked.program.module or asked.program.script.name, *asked.program.args))
         step_us = found.step_us + asked.extra_us
         return Answer(step_us / asked.units, how=how[:100], host_share=found.host_share)
 
     def machine_of(self, asked: ChosenProgram, row: Row) -> Machine:
         """Return the machine of a row's device, under the conditions of its source."""
-        machine = self._machines.machine_of(asked.device or row.device, asked.program.ranks)
-        if not asked.conditions:
+        device, ranks, nodes = asked.device or row.device, asked.program.ranks, asked.program.nodes
+        if nodes == 1:
+            machine = self._machines.machine_of(device, ranks)
+        else:
+            machine = self._machines.nodes_of(row.source, device, nodes, ranks // nodes)
+        conditions = asked.conditions
+        if asked.trains_hot:
+            conditions = (*conditions, *training_clocks(machine).items())
+        if not conditions:
             return machine
-        key = (machine.name, machine.num_sips, asked.conditions)
+        key = (machine.name, machine.num_sips, conditions)
         if key not in self._under:
             # Answers are kept by the machine's name.
-            said = ", ".join(f"{name}={value:g}" for name, value in asked.conditions)
+            said = ", ".join(f"{name}={value:g}" for name, value in conditions)
             changes: dict[str, object] = {"name": f"{machine.name} ({said})"}
-            changes.update(asked.conditions)
+            changes.update(conditions)
             self._under[key] = changed_machine(machine, changes)
         return self._under[key]
 
@@ -87,12 +115,15 @@ class ProgramPredictor:
         compiled = is_compiled(row)
         if compiled and os.environ.get("KERNBENCH_COMPILE") == "eager":
             raise ProgramError("KERNBENCH_COMPILE=eager leaves compiled programs out")
-        nodes = row.optional("nodes") if row.fields.get("nodes") else 1
-        if nodes != 1:
-            raise ProgramError("more devices than one node has are not modeled")
         module, _, name = ADAPTERS[row.source].partition(":")
         adapter: Adapter = getattr(import_module(module), name)
         asked = adapter(row, self._programs)
         if compiled and not asked.program.is_compiled:
             raise ProgramError(f"no compiled program is described for {row.source}")
+        if num_nodes(row) != asked.program.nodes:
+            raise ProgramError(f"no program on several nodes is described for {row.source}")
         return asked
+
+
+def _unanswered(error: KernbenchError) -> Answer:
+    return Answer(None, str(error).split(";")[0].partition(": known: ")[0])

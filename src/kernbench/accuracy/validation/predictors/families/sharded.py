@@ -1,14 +1,26 @@
-"""Training on the devices of a node: LLM Foundry's MPT, torchtitan."""
+"""Training on the devices of one or more nodes: LLM Foundry's MPT, torchtitan.
+
+All ranks of these programs do the same but for what collectives move, so that one runs for all.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from kernbench.accuracy.programs import Program, ProgramError, folder_of, loop
-from kernbench.accuracy.validation.predictors.families.chosen import ChosenProgram
+from kernbench.accuracy.validation.predictors.families.chosen import (
+    ChosenProgram,
+    is_compiled,
+    num_nodes,
+)
 from kernbench.accuracy.validation.rows.reference import Row
 
 _MPT = ("layers", "hidden", "heads", "ffn", "vocab", "seq_len", "local_batch", "grad_accum")
+_MPT_ATTENTION = "triton"
+"""What all of its tables ran in 16 bits: the default of ``--attn_impl`` where they were submitted,
+at the rows' commit (scripts/train/benchmarking/submit_benchmarks.py, 5e85bd6), which sweep.sh
+leaves alone. Their column says flash for H100, the default since March 2024."""
 
 
 def mpt(row: Row, programs: Path) -> ChosenProgram:
@@ -21,10 +33,11 @@ def mpt(row: Row, programs: Path) -> ChosenProgram:
         raise ProgramError("MPT in fp8 (Transformer Engine) is not described")
     sizes = [row.integer(each) for each in _MPT]
     recomputed = row.fields["activation_checkpointing"] or "none"
-    more = (recomputed, row.fields["parallelism"])
+    more = (recomputed, row.fields["parallelism"], _MPT_ATTENTION)
     made = loop("mpt", *sizes, *more, ranks=row.integer("n_devices"))
+    made = replace(made, nodes=num_nodes(row), folded_to=0)
     # The source gives tokens a second of all devices; the file, the step.
-    return ChosenProgram(program=made)
+    return ChosenProgram(program=made, trains_hot=True)
 
 
 TORCHTITAN = "73a0e69"
@@ -38,7 +51,7 @@ _RECOMPUTED = {"selective (op)": "selective", "full": "full", "none": "none"}
 
 
 def torchtitan(row: Row, programs: Path) -> ChosenProgram:
-    """A step of torchtitan's trainer, by its config of the model.
+    """A step of torchtitan's trainer, by its config of the model, compiled by block if the row was.
 
     Raises:
         ProgramError: The model has no config there, or its products are of 8 bits.
@@ -65,18 +78,23 @@ def torchtitan(row: Row, programs: Path) -> ChosenProgram:
     }
     words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
     off = ("--profiling.no-enable-profiling", "--metrics.no-enable-tensorboard")
+    if is_compiled(row):
+        words.append("--compile.enable")
     made = loop("torchtitan_train", *words, *off)
     program = Program(
         script=made.script,
         args=made.args,
         ranks=row.integer("n_devices"),
+        nodes=num_nodes(row),
+        folded_to=0,
         reads=r"tps: (?:\x1b\[[\d;]*m)?([\d,]+)",
-        # Each rank of those whose output is shown says it: the second step, by the last of them.
-        line=4,
+        # Of the second step.
+        line=2,
         # Its rate is of a device's tokens.
         units_per_step=length * micro / (split["tp"] * split["pp"] * split["cp"]),
         needs=("datasets", "torchdata", "tyro", "tokenizers", "tensorboard"),
         paths=(folder,),
         variables=(("NO_COLOR", "1"),),
+        is_compiled=is_compiled(row),
     )
-    return ChosenProgram(program=program)
+    return ChosenProgram(program=program, trains_hot=True)

@@ -13,8 +13,8 @@ from functools import lru_cache, partial
 from typing import Any
 
 from kernbench import ops, tp
-from kernbench.accuracy.validation.predictors.gemm import GemmTuner
-from kernbench.accuracy.validation.predictors.stacks import Stack
+from kernbench.accuracy.validation.plans.stack import Stack
+from kernbench.accuracy.validation.plans.tiles import GemmTuner
 from kernbench.accuracy.validation.rows.harness import Harness
 from kernbench.accuracy.validation.rows.problem import Problem
 from kernbench.dtypes import DType

@@ -47,7 +47,7 @@ class StageWires:
         if copies == 1:
             return 0.0
         asked = Asked("all_reduce", copies, elements, itemsize)
-        node = _node(self._machine_of(device))
+        node = node_of(self._machine_of(device))
         if node and tp_size % node == 0:
             # One rank of every node is in a group; the others of its node have their own links.
             machine = single_sips(self._machine_of(device), copies)
@@ -58,7 +58,7 @@ class StageWires:
     def _spread(self, device: str, num_sips: int) -> Machine:
         """Return the device's machine with at least ``num_sips`` SIPs, in whole nodes."""
         one = self._machine_of(device)
-        node = _node(one)
+        node = node_of(one)
         room = -(-num_sips // node) * node if node else num_sips
         return changed_machine(one, {}, num_sips=room)
 
@@ -71,7 +71,8 @@ def single_sips(machine: Machine, count: int) -> Machine:
     return changed_machine(machine, links.scale_out.of_single_sips(), num_sips=count)
 
 
-def _node(machine: Machine) -> int:
+def node_of(machine: Machine) -> int:
+    """Return how many devices share a node; 0 where all do."""
     links = machine.spec.links
     return 0 if links is None or links.scale_out is None else links.scale_out.sips_per_node
 

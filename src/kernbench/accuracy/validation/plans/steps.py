@@ -1,6 +1,6 @@
 """The time of a rank's training step, from layers run forward and backward on the machine.
 
-As in :mod:`kernbench.accuracy.validation.predictors.passes`, a few layers are run as a user's
+As in :mod:`kernbench.accuracy.validation.plans.passes`, a few layers are run as a user's
 program would run them, without data, and all others are assumed to take as long as the last ones.
 """
 
@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 from kernbench import ops, tp
-from kernbench.accuracy.validation.predictors.passes import LAYERS, Model, ModelRuns
-from kernbench.accuracy.validation.predictors.stacks import Stack
+from kernbench.accuracy.validation.plans.passes import LAYERS, Model, ModelRuns
+from kernbench.accuracy.validation.plans.stack import Stack
 from kernbench.hardware import Machine
 from kernbench.op_log import average_watts
 from kernbench.runtime_api import RuntimeContext

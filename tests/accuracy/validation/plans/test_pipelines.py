@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.accuracy.validation.predictors.pipelines import (
+from kernbench.accuracy.validation.plans.pipelines import (
     forward_us,
     one_forward_one_backward_us,
 )

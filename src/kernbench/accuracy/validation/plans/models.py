@@ -1,0 +1,222 @@
+"""Models by name, or from a Hugging Face ``config.json``: their sizes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernbench.errors import UnknownNameError, UsageError, nearest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """A decoder-only transformer, unsplit."""
+
+    name: str
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    """Inside the MLP; of the experts that all tokens see, in a mixture of experts (0 for none)."""
+    vocabulary: int
+    gated: bool = True
+    bias: bool = False
+    rms_norm: bool = True
+    tied: bool = False
+    experts: int = 0
+    """Routed experts of a layer; 0 for a dense model."""
+    top_k: int = 0
+    """Experts of a token."""
+    expert_intermediate: int = 0
+    latent_kv: int = 0
+    """Cached numbers of a token and layer in multi-head latent attention; 0 for keys and values."""
+    latent_weights: int = 0
+    """Weights of such attention in a layer."""
+
+    @property
+    def kv_numbers(self) -> int:
+        """Cached numbers of a token in a layer."""
+        return self.latent_kv or 2 * self.kv_heads * self.head_dim
+
+    @property
+    def attention_weights(self) -> int:
+        """Weights of a layer's attention."""
+        heads = 2 * self.heads + 2 * self.kv_heads
+        return self.latent_weights or self.hidden * self.head_dim * heads
+
+    @property
+    def mlp_weights(self) -> int:
+        """Weights of a layer's MLP; of a mixture, those that all tokens see, and the router."""
+        return self.hidden * ((3 if self.gated else 2) * self.intermediate + self.experts)
+
+    @property
+    def expert_weights(self) -> int:
+        """Weights of all routed experts of a layer."""
+        return self.experts * self.hidden * 3 * self.expert_intermediate
+
+    @property
+    def parameters(self) -> int:
+        """Weights of the model, without norms and biases."""
+        layer = self.attention_weights + self.mlp_weights + self.expert_weights
+        return self.layers * layer + self.table * (1 if self.tied else 2)
+
+    @property
+    def active_parameters(self) -> int:
+        """Weights that a token meets in products."""
+        unused = self.experts - self.top_k
+        idle = unused * self.hidden * 3 * self.expert_intermediate * self.layers
+        return self.parameters - idle - (0 if self.tied else self.table)
+
+    @property
+    def table(self) -> int:
+        """Weights of the embedding."""
+        return self.vocabulary * self.hidden
+
+
+def _gpt(name: str, hidden: int, layers: int, heads: int) -> ModelShape:
+    return ModelShape(
+        name=name,
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=hidden // heads,
+        intermediate=4 * hidden,
+        vocabulary=50257,
+        gated=False,
+        bias=True,
+        rms_norm=False,
+        tied=True,
+    )
+
+
+def _llama(
+    name: str, hidden: int, layers: int, heads: int, intermediate: int, **more: Any
+) -> ModelShape:
+    sizes: dict[str, Any] = {"kv_heads": 8, "vocabulary": 128256, "head_dim": 128, **more}
+    return ModelShape(
+        name=name, hidden=hidden, layers=layers, heads=heads, intermediate=intermediate, **sizes
+    )
+
+
+# Sources: Radford et al. 2019 and Brown et al. 2020, table 2.1; config.json of the releases of
+# meta-llama, mistralai, deepseek-ai and Qwen.
+KNOWN = {
+    each.name: each
+    for each in (
+        _gpt("gpt2", 768, 12, 12),
+        _gpt("gpt2-xl", 1600, 48, 25),
+        _gpt("gpt3-6.7b", 4096, 32, 32),
+        _gpt("gpt3-175b", 12288, 96, 96),
+        _llama("llama-3-8b", 4096, 32, 32, 14336),
+        _llama("llama-3-70b", 8192, 80, 64, 28672),
+        _llama("llama-3-405b", 16384, 126, 128, 53248),
+        _llama(
+            "mixtral-8x7b", 4096, 32, 32, 0,
+            vocabulary=32000, experts=8, top_k=2, expert_intermediate=14336,
+        ),
+        _llama(
+            "mixtral-8x22b", 6144, 56, 48, 0,
+            vocabulary=32768, experts=8, top_k=2, expert_intermediate=16384,
+        ),
+        _llama(
+            "deepseek-v3", 7168, 61, 128, 2048,
+            kv_heads=128, vocabulary=129280, experts=256, top_k=8, expert_intermediate=2048,
+            latent_kv=576, latent_weights=187_105_280,
+        ),
+        _llama("qwen3-8b", 4096, 36, 32, 12288, vocabulary=151936),
+        _llama("qwen3-32b", 5120, 64, 64, 25600, vocabulary=151936),
+        _llama(
+            "qwen3-30b-a3b", 2048, 48, 32, 0,
+            kv_heads=4, vocabulary=151936, experts=128, top_k=8, expert_intermediate=768,
+        ),
+        _llama(
+            "qwen3-235b-a22b", 4096, 94, 64, 0,
+            kv_heads=4, vocabulary=151936, experts=128, top_k=8, expert_intermediate=1536,
+        ),
+    )
+}  # fmt: skip
+
+
+def model_of(given: str) -> ModelShape:
+    """Return the model of a name, or of a Hugging Face ``config.json``.
+
+    Raises:
+        UnknownNameError: There is no such name or file.
+        UsageError: The file does not describe such a model; names the key.
+    """
+    path = Path(given)
+    if path.is_dir():
+        path /= "config.json"
+    if path.suffix == ".json":
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path}: no config.json that can be read: {error}") from None
+        return _of_config(found, path)
+    if given not in KNOWN:
+        raise UnknownNameError(
+            f"unknown model {given!r} (or name a config.json): {nearest(given, KNOWN)}"
+        )
+    return KNOWN[given]
+
+
+def _of_config(found: Any, path: Path) -> ModelShape:
+    """Return the sizes that a configuration says, under the names that families use."""
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: must be an object, as Hugging Face's config.json")
+
+    def size(*names: str, otherwise: int | None = None) -> int:
+        for name in names:
+            value = found.get(name)
+            if value is not None:
+                if type(value) is not int or value < 0:
+                    raise UsageError(f"{path}: {name} must be a whole number, but got {value!r}")
+                return value
+        if otherwise is None:
+            raise UsageError(f"{path}: there is no {' or '.join(names)}")
+        return otherwise
+
+    hidden, heads = size("hidden_size", "n_embd"), size("num_attention_heads", "n_head")
+    is_gpt2 = "n_embd" in found
+    experts = size("num_local_experts", "num_experts", "n_routed_experts", otherwise=0)
+    inner = size("intermediate_size", "n_inner", otherwise=4 * hidden)
+    expert_inner = size("moe_intermediate_size", otherwise=inner) if experts else 0
+    rank = size("kv_lora_rank", otherwise=0)
+    latent = rank + size("qk_rope_head_dim", otherwise=0) if rank else 0
+    return ModelShape(
+        name=str(found.get("_name_or_path") or _name_of(path)),
+        hidden=hidden,
+        layers=size("num_hidden_layers", "n_layer"),
+        heads=heads,
+        kv_heads=size("num_key_value_heads", otherwise=heads),
+        head_dim=size("v_head_dim", "head_dim", otherwise=hidden // heads),
+        intermediate=expert_inner * size("n_shared_experts", otherwise=0) if experts else inner,
+        vocabulary=size("vocab_size"),
+        gated=not is_gpt2,
+        bias=is_gpt2,
+        rms_norm=not is_gpt2,
+        tied=bool(found.get("tie_word_embeddings", is_gpt2)),
+        experts=experts,
+        top_k=size("num_experts_per_tok", otherwise=2) if experts else 0,
+        expert_intermediate=expert_inner,
+        latent_kv=latent,
+        latent_weights=_latent_weights(size, hidden, heads, rank) if rank else 0,
+    )
+
+
+def _name_of(path: Path) -> str:
+    return path.parent.resolve().name if path.stem == "config" else path.stem
+
+
+def _latent_weights(size: Any, hidden: int, heads: int, rank: int) -> int:
+    rope, plain, value = size("qk_rope_head_dim"), size("qk_nope_head_dim"), size("v_head_dim")
+    queries = heads * (rope + plain)
+    narrow = size("q_lora_rank", otherwise=0)
+    of_queries = narrow * (hidden + queries) if narrow else hidden * queries
+    of_keys = hidden * (rank + rope) + rank * heads * (plain + value)
+    return int(of_queries + of_keys + heads * value * hidden)

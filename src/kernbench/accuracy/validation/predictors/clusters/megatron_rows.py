@@ -1,0 +1,170 @@
+"""Runs of Megatron and NeMo: MLPerf's rounds, Megatron-Bridge's table, Llama 3's paper."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from kernbench.accuracy.validation.predictors.clusters.jobs import (
+    ClusterJob,
+    NotDescribedError,
+    Software,
+)
+from kernbench.accuracy.validation.predictors.clusters.models import model_of
+from kernbench.accuracy.validation.rows.reference import Row
+
+_SPLIT = re.compile(r"tp(\d+)pp(\d+)cp(\d+)_8b")
+_PIECES = re.compile(r"VP=(\d+)")
+_MICRO = re.compile(r"mbs(\d+)|MICRO_BATCH_SIZE=(\d+)|MBS=(\d+)")
+
+MEGATRON = Software(
+    streams_forward=12, streams_backward=18, tp_hidden=0.5, gradient_bytes=2, step_us=15000
+)
+"""Fitted: ``step_us``, to 18 rows of MLPerf's Llama-3.1 8B."""
+ADAPTERS = replace(MEGATRON, streams_forward=120, streams_backward=180)
+"""With those of attention's products: dropout, two narrow products, and sums. Fitted: one number,
+to 34 rows of MLPerf's Llama-2 70B."""
+_BERT = replace(MEGATRON, shards_optimizer=False, gradients_hidden=False, step_us=0)
+_LAUNCHED_US = 2900.0
+"""What a host launches a layer of experts in, kernel by kernel, where no graph has it. Fitted to 26
+rows of Megatron-Bridge on x86 hosts."""
+_OVERLAPPED = 0.5
+"""The share of exchanges of experts' rows that releases since 26.06 hide. Fitted to 12 rows."""
+_RELEASE = re.compile(r"^(\d\d)\.(\d\d)")
+_GRAPHS = ("GB200", "GB300")
+"""Devices whose rows run layers as CUDA graphs."""
+_FUSED_SINKS = re.compile(r"^26\.0(6 |[7-9])")
+"""Releases whose fused attention has sinks; 26.06.01 lost it again, as the source says."""
+_UNPADDED = 0.5
+"""Of BERT's sequences of 512 tokens in MLPerf, about half is padding. Source: mlcommons/training,
+language_model/tensorflow/bert."""
+
+
+def mlperf(row: Row) -> ClusterJob:
+    """Read a row of MLPerf training.
+
+    Raises:
+        NotDescribedError: The source does not say how the model was split.
+    """
+    model = model_of(row.fields["model"])
+    devices = row.integer("n_devices")
+    config = row.fields["program_config"]
+    if model.name == "bert-large":
+        return ClusterJob(
+            model=model, software=_BERT,
+            devices=devices, seq=row.integer("seq_len"), batch=row.integer("global_batch"),
+            microbatch=-(-row.integer("global_batch") // devices), precision="fp8",
+            causal=False, padding=_UNPADDED,
+        )  # fmt: skip
+    tp, pp, cp = _split(row, config)
+    micro = _micro(f"{config} {row.fields['parallelism']}")
+    lora = "LoRA" in row.fields["model"]
+    return ClusterJob(
+        model=model,
+        software=ADAPTERS if lora else MEGATRON,
+        devices=devices,
+        seq=row.integer("seq_len"),
+        batch=row.integer("global_batch"),
+        microbatch=micro,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        pieces=6 if pp > 1 else 1,
+        precision="nvfp4" if "fp4" in config and "candidates" not in config else "fp8",
+        frozen=lora,
+    )
+
+
+def _micro(text: str) -> int:
+    found = _MICRO.search(text)
+    return 1 if found is None else int(next(each for each in found.groups() if each))
+
+
+def _split(row: Row, config: str) -> tuple[int, int, int]:
+    named = row.fields["tp"], row.fields["pp"], row.fields["cp"]
+    if named[0]:
+        return row.integer("tp"), row.optional("pp") or 1, row.optional("cp") or 1
+    found = _SPLIT.search(config)
+    if found is not None:
+        tp, pp, cp = map(int, found.groups())
+        return tp, pp, cp
+    raise NotDescribedError("the source does not say how the model was split")
+
+
+def bridge(row: Row) -> ClusterJob:
+    """Read a row of Megatron-Bridge's tables.
+
+    Raises:
+        NotDescribedError: The model's sizes are not known.
+    """
+    model = model_of(row.fields["model"])
+    pieces = _PIECES.search(row.fields["parallelism"])
+    narrow = "8" in row.fields["dtype"]
+    pp = row.optional("pp") or 1
+    if not row.fields["dtype"]:
+        raise NotDescribedError("the source gives two precisions in one")
+    return ClusterJob(
+        model=model,
+        software=_of_mixture(row),
+        devices=row.integer("n_devices"),
+        seq=row.integer("seq_len"),
+        batch=row.integer("global_batch"),
+        microbatch=row.integer("local_batch"),
+        tp=row.optional("tp") or 1,
+        pp=pp,
+        cp=row.optional("cp") or 1,
+        ep=row.optional("ep") or 1,
+        pieces=int(pieces.group(1)) if pieces and pp > 1 else 1,
+        precision="fp8" if narrow else "bf16",
+    )
+
+
+def bridge_dense(row: Row) -> ClusterJob:
+    """Read a row of Megatron-Bridge's archive: dense Llamas."""
+    model = model_of(row.fields["model"])
+    pp = row.optional("pp") or 1
+    return ClusterJob(
+        model=model,
+        software=MEGATRON,
+        devices=row.integer("n_ranks"),
+        seq=row.integer("seq"),
+        batch=row.integer("batch"),
+        tp=row.integer("tp"),
+        pp=pp,
+        cp=row.optional("cp") or 1,
+        pieces=5 if pp > 1 else 1,
+        precision="fp8",
+        # With its optimizer the model does not fit 8 devices: those rows are of adapters.
+        frozen=row.integer("n_ranks") == 8,
+    )
+
+
+def llama3(row: Row) -> ClusterJob:
+    """Read a row of Llama 3's table 4: 16 million tokens in a step, products of 16 bits.
+
+    Source: arXiv 2407.21783, section 3.3: RoCE of 400 Gb/s per device.
+    """
+    model = model_of(row.fields["model"])
+    return ClusterJob(
+        model=model,
+        software=replace(MEGATRON, tp_hidden=0.0, gradient_bytes=4, attention="flash2"),
+        devices=row.integer("n_ranks"),
+        seq=row.integer("seq"),
+        batch=2**24 // row.integer("seq"),
+        tp=row.integer("tp"),
+        pp=row.integer("pp"),
+        pieces=8,
+    )
+
+
+def _of_mixture(row: Row) -> Software:
+    config = row.fields["program_config"]
+    released = _RELEASE.match(config)
+    later = released is not None and tuple(map(int, released.groups())) >= (26, 6)
+    sinks = row.fields["model"].startswith("GPT OSS")
+    return replace(
+        MEGATRON,
+        host_us=0.0 if row.device in _GRAPHS else _LAUNCHED_US,
+        exchange_hidden=_OVERLAPPED if later else 0.0,
+        sinks=sinks and _FUSED_SINKS.match(config) is None,
+    )

@@ -1,0 +1,51 @@
+"""Peaks of memory that sources of training runs say, beside what is modeled, by kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kernbench.accuracy.validation.predictors.clusters import memory_of_row
+from kernbench.accuracy.validation.rows.forms import Category
+from kernbench.accuracy.validation.rows.parts import is_apart
+from kernbench.accuracy.validation.rows.reference import Row
+from kernbench.accuracy.validation.scores.score import Scored
+
+_SAID = re.compile(r"memory (\d+(?:\.\d+)?) ?(GiB|GB)")
+_GIB = 2.0**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """One run's peak, in GiB."""
+
+    row: Row
+    measured: float
+    kinds: Mapping[str, float]
+    apart: bool
+
+    @property
+    def modeled(self) -> float:
+        return sum(self.kinds.values())
+
+    @property
+    def error(self) -> float:
+        return self.modeled / self.measured - 1
+
+
+def peaks_of(scored: Sequence[Scored]) -> list[Peak]:
+    """Return the peaks of rows whose notes say one, and whose runs are described."""
+    found = []
+    for each in scored:
+        row = each.row
+        said = _SAID.search(row.fields.get("note", ""))
+        if row.category is not Category.PROGRAMS or said is None:
+            continue
+        kinds = memory_of_row(row)
+        if kinds is None:
+            continue
+        # Frameworks of PyTorch's say GB and count in 2**30.
+        gib = {kind: each / _GIB for kind, each in kinds.items()}
+        found.append(Peak(row=row, measured=float(said.group(1)), kinds=gib, apart=is_apart(row)))
+    return found

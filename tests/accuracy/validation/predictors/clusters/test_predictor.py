@@ -1,0 +1,155 @@
+"""Published training steps that nobody can run again, composed of kernels and collectives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernbench.accuracy.validation.predictors.clusters import (
+    COMPOSED,
+    ClusterPredictor,
+    memory_of_row,
+)
+from kernbench.accuracy.validation.predictors.clusters.jobs import (
+    ClusterJob,
+    NotDescribedError,
+    Software,
+)
+from kernbench.accuracy.validation.predictors.clusters.layers import Kernels
+from kernbench.accuracy.validation.predictors.clusters.models import model_of
+from kernbench.accuracy.validation.predictors.clusters.predictor import (
+    READERS,
+    reader_of,
+    tflop_per_device,
+)
+from kernbench.accuracy.validation.predictors.families.predictor import ProgramPredictor
+from kernbench.accuracy.validation.rows.devices import presets
+from tests.accuracy.validation.predictors.families.test_predictor import row
+
+PREDICTOR = ClusterPredictor(presets())
+GPT3 = {
+    "source": "mlperf-training-v4.1",
+    "device": "H100-SXM5-80GB",
+    "n_devices": 512,
+    "nodes": 64,
+    "model": "GPT-3 175B",
+    "dtype": "fp8 (see config)",
+    "tp": 4,
+    "pp": 8,
+    "seq_len": 2048,
+    "global_batch": 2048,
+    "program_config": "config_DGXH100_64x8x128x4x8_mbs2.sh",
+    "rerunnable": "no (NGC container)",
+}
+
+
+@pytest.mark.adr("0190-D1")
+def test_a_step_that_cannot_be_run_again_is_composed(tmp_path: Path) -> None:
+    found = ProgramPredictor(presets()).predict(row(tmp_path, **GPT3))
+    assert found.how == COMPOSED
+    # NVIDIA measured 9.5 s.
+    assert found.time_us == pytest.approx(9.5e6, rel=0.12)
+
+
+@pytest.mark.adr("0190-D1")
+def test_twice_the_devices_for_the_same_batch_take_a_little_more_than_half(tmp_path: Path) -> None:
+    half = PREDICTOR.predict(row(tmp_path, **{**GPT3, "n_devices": 256, "nodes": 32})).time_us
+    whole = PREDICTOR.predict(row(tmp_path, **GPT3)).time_us
+    assert half is not None
+    assert whole is not None
+    # The pipeline fills as often, for half as many microbatches.
+    assert 0.5 * half < whole < 0.6 * half
+
+
+def test_rows_say_why_a_run_is_not_described(tmp_path: Path) -> None:
+    bridge = {
+        "source": "megatron-bridge-2",
+        "device": "GB300",
+        "n_devices": 256,
+        "nodes": 64,
+        "seq_len": 4096,
+        "local_batch": 1,
+        "global_batch": 256,
+        "dtype": "MXFP8",
+    }
+    found = PREDICTOR.predict(row(tmp_path, **bridge, model="Nemotron_3_Ultra"))
+    assert (found.time_us, found.why_not) == (
+        None,
+        "the sizes of Nemotron_3_Ultra are not described",
+    )
+    unsplit = {**GPT3, "tp": "", "pp": "", "model": "Llama-2 70B LoRA", "program_config": "x"}
+    why = PREDICTOR.predict(row(tmp_path, **unsplit)).why_not
+    assert why == "the source does not say how the model was split"
+    one_node = {**GPT3, "device": "MI300X"}
+    why = PREDICTOR.predict(row(tmp_path, **one_node)).why_not
+    assert why == "no nodes of mi300x are described"
+
+
+def test_the_longest_beginning_of_a_source_names_its_reader() -> None:
+    assert reader_of("nobody") is None
+    for source, named in READERS.items():
+        reader = reader_of(source)
+        assert reader is not None
+        assert f"{reader.__module__}:{reader.__name__}" == named
+    assert reader_of("megatron-bridge-2") is not reader_of("megatron-bridge")
+
+
+def test_work_is_counted_as_sources_count_it(tmp_path: Path) -> None:
+    reader = reader_of("mlperf-training-v4.1")
+    assert reader is not None
+    job = reader(row(tmp_path, **GPT3))
+    # Six operations for each of 175 billion weights and each token, and the scores.
+    tokens = 2048 * 2048 / 512
+    assert tflop_per_device(job) == pytest.approx(6 * 175e9 * tokens / 1e12, rel=0.05)
+    memory = memory_of_row(row(tmp_path, **GPT3))
+    assert memory is not None
+    assert memory["weights"] == pytest.approx(2 * 175e9 / 32, rel=0.05)
+
+
+@pytest.mark.adr("0190-D3")
+def test_training_runs_at_the_clock_that_is_left_of_a_hot_device(tmp_path: Path) -> None:
+    reader = reader_of("mlperf-training-v4.1")
+    assert reader is not None
+    job = reader(row(tmp_path, **GPT3))
+    narrow, wide = (
+        PREDICTOR.step_us(replace(job, precision=each), "H100-SXM5-80GB")
+        for each in ("fp8", "bf16")
+    )
+    assert wide > 1.5 * narrow
+    kernels, _ = PREDICTOR.parts("", "H100-SXM5-80GB", (), "bf16")
+    alone = Kernels(presets().machine_of("H100-SXM5-80GB"))
+    # A loop of one product with pauses settles half; training loses all, and more in 16 bits.
+    assert kernels.product(8192, 8192, 8192, "bf16") > 1.1 * alone.product(8192, 8192, 8192, "bf16")
+
+
+@pytest.mark.adr("0191-D3")
+def test_a_server_is_not_answered_whose_sockets_are_joined_in_a_way_that_nobody_says() -> None:
+    job = ClusterJob(
+        model=model_of("BERT-large"), software=Software(shards_optimizer=False),
+        devices=4, seq=512, batch=16, microbatch=4, precision="bf16", causal=False,
+    )  # fmt: skip
+    assert PREDICTOR.step_us(job, "L40S") > 0
+    both = replace(job, devices=8, batch=32)
+    with pytest.raises(NotDescribedError, match="how its server joins l40s over sockets"):
+        PREDICTOR.step_us(both, "L40S")
+    # Here sockets are joined by links as fast as those within one.
+    assert PREDICTOR.step_us(both, "RTX-PRO-6000-Server") > 0
+
+
+@pytest.mark.adr("0190-D1")
+def test_a_step_of_a_cluster_is_composed_though_its_program_could_be_run(tmp_path: Path) -> None:
+    mpt = {
+        "source": "llm-foundry-mpt", "device": "H100-SXM-80GB", "n_devices": 128, "nodes": 16,
+        "model": "MPT-7b", "dtype": "amp_bf16", "layers": 32, "hidden": 4096, "heads": 32,
+        "ffn": 16384, "vocab": 50368, "seq_len": 2048, "local_batch": 6, "grad_accum": 1,
+        "global_batch": 768, "activation_checkpointing": "none", "parallelism": "FULL_SHARD",
+        "metric": "throughput", "unit": "tokens/s", "value": 1340830,
+    }  # fmt: skip
+    found = ProgramPredictor(presets()).predict(row(tmp_path, **mpt))
+    assert found.how == COMPOSED
+    # 1.17 s were measured.
+    assert found.time_us == pytest.approx(1.173e6, rel=0.1)
+    narrow = {**mpt, "dtype": "amp_fp8"}
+    assert "fp8" in ProgramPredictor(presets()).predict(row(tmp_path, **narrow)).why_not
