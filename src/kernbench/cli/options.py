@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from kernbench.checks import as_allowed
 from kernbench.errors import UsageError
@@ -34,7 +35,7 @@ BenchMachine = Annotated[
     ),
 ]
 Ranks = Annotated[
-    int | None, typer.Option(metavar="N", help="World size; the bench's RANKS, else 1.")
+    int | None, typer.Option(metavar="N", help="World size; the bench's RANKS, else SIPS, else 1.")
 ]
 Args = Annotated[
     list[str] | None, typer.Argument(metavar="ARGS", help="What the program is given.")
@@ -45,6 +46,24 @@ Set = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Change a key of the machine: sip.cube.hbm_bandwidth_gbps=4000, or =2x; repeatable.",
+    ),
+]
+Scenario = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Noise and faults: keys of the machine's section scenario; --set scenario.KEY=VALUE "
+        "gives single ones.",
+    ),
+]
+MaxRestarts = Annotated[
+    int,
+    typer.Option(
+        "--max-restarts",
+        "--max_restarts",
+        metavar="N",
+        min=0,
+        help="Start all ranks again when one fails, as torchrun's agent does, so often at most.",
     ),
 ]
 Data = Annotated[
@@ -66,7 +85,10 @@ Save = Annotated[
     typer.Option(metavar="RUN", help="Keep the run in a file, for kernbench why and the like."),
 ]
 Lines = Annotated[
-    bool, typer.Option("--lines", help="Show the lines of the longest kernels, with their time.")
+    bool,
+    typer.Option(
+        "--lines", help="Show what each line of the program caused, and the longest kernels' lines."
+    ),
 ]
 Memory = Annotated[
     bool, typer.Option("--memory", help="Show what was in device memory, and at its peak.")
@@ -135,12 +157,46 @@ PointMemory = Annotated[
 Debug = Annotated[bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full tracebacks.")]
 
 
+Fold = Annotated[
+    bool,
+    typer.Option(
+        "--fold",
+        help="Run one of all ranks that do the same, for all of them; with --no-data. "
+        "--fold=check also compares others with it.",
+    ),
+]
+FoldCheck = Annotated[
+    int,
+    typer.Option(
+        metavar="N", min=0, help="Fold, run N others in the stead of those that ran, and compare."
+    ),
+]
+_SPELLED, _MEANT = "--fold=check", "--fold-check=2"
+
+
+class FoldingCommand(TyperCommand):
+    """A command whose ``--fold`` may have a value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, self.spelled_out(ctx, args))
+
+    def spelled_out(self, ctx: Any, args: list[str]) -> list[str]:
+        """Return the arguments with ``--fold=check`` in other words, where it is ours."""
+        if _SPELLED not in args:
+            return args
+        found = [_MEANT if each == _SPELLED else each for each in args]
+        values, _, _ = self.make_parser(ctx).parse_args(args=list(found))
+        of_program = len(args) - len(values.get("args") or ())
+        return [*found[:of_program], *args[of_program:]]
+
+
 def load_changed(
     name: str | LoadedMachine,
     ranks: int | None,
     settings: list[str] | None,
     price: float | None = None,
     energy: bool = False,
+    scenario: str | None = None,
 ) -> tuple[LoadedMachine, list[str]]:
     """Return a machine, changed as options say, and a remark on that for the report.
 
@@ -148,12 +204,15 @@ def load_changed(
         MachineError: There is no such machine, or it has no such key.
         UsageError: Its energy is asked for, and it says nothing of that.
     """
-    from kernbench.hardware import load_machine, set_keys
+    from kernbench.hardware import load_machine, set_keys, with_scenario
 
     asked = list(settings or ())
     if price is not None:
         asked.append(f"usd_per_device_hour={price!r}")
-    machine, changes = set_keys(load_machine(name, ranks), asked)
+    loaded = load_machine(name, ranks)
+    if scenario is not None:
+        loaded = with_scenario(loaded, scenario)
+    machine, changes = set_keys(loaded, asked)
     if energy and machine.sip.power is None:
         from kernbench.analysis import no_energy
 
@@ -185,6 +244,7 @@ class ProgramOptions:
     program: str = ""
     machine: str | None = None
     settings: Set = None
+    scenario: Scenario = None
     data: Data = True
     log: Log = None
     trace: Trace = None
@@ -203,12 +263,17 @@ class ProgramOptions:
 
     def load_machine(self, name: str, ranks: int | None) -> tuple[LoadedMachine, list[str]]:
         """Return a machine, changed as options say, and a remark on that for the report."""
-        return load_changed(name, ranks, self.settings, self.price, self.energy)
+        return load_changed(name, ranks, self.settings, self.price, self.energy, self.scenario)
 
     @property
     def records_memory(self) -> bool:
         """Whether the run notes what it allocates."""
-        return self.memory or self.save is not None
+        return self.memory or self.records_lines
+
+    @property
+    def records_lines(self) -> bool:
+        """Whether the run notes what the lines of the program cause."""
+        return self.lines or self.save is not None
 
     @property
     def checks(self) -> dict[str, Any]:

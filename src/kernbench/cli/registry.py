@@ -6,16 +6,65 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
-from typing import Any, TypeVar, get_type_hints
+from functools import cache
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperGroup
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import KernbenchError, UsageError
+from kernbench.logs import LEVELS, VARIABLE, show_logs
+
+
+def _show_logs(level: str | None) -> None:
+    if level:
+        try:
+            show_logs(level)
+        except UsageError as error:
+            raise typer.BadParameter(str(error)) from None
+
+
+@cache
+def _log_level() -> Any:
+    """Return the option, as typer makes it for a command that has it among its parameters."""
+    made = typer.Typer(add_completion=False)
+
+    @made.command()
+    def command(
+        log_level: Annotated[
+            str | None,
+            typer.Option(
+                metavar="LEVEL",
+                envvar=VARIABLE,
+                show_envvar=False,
+                is_eager=True,
+                expose_value=False,
+                callback=_show_logs,
+                help=f"Say on stderr what is done: {', '.join(LEVELS)} [default: {VARIABLE}].",
+            ),
+        ] = None,
+    ) -> None: ...
+
+    (option,) = (each for each in typer.main.get_command(made).params if each.name == "log_level")
+    return option
+
+
+def _add_log_level(command: Any) -> None:
+    """Give a command, and those in it, the option that all have."""
+    command.params.append(_log_level())
+    for each in getattr(command, "commands", {}).values():
+        _add_log_level(each)
 
 
 class Commands(TyperGroup):
-    """The commands; wrong usage exits with 2, Ctrl-C with 130, each with one line."""
+    """The commands; wrong usage exits with 2, Ctrl-C with 130, each with one line.
+
+    Each has ``--log-level``, and so have all of them together, before a command's name.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        _add_log_level(self)
 
     def invoke(self, ctx: Any) -> Any:
         try:

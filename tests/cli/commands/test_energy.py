@@ -10,27 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
 
-from kernbench.cli.app import app
-
-BENCH = """
-def run(torch, times: int = 3):
-    a = torch.randn(256, 256)
-    for _ in range(times):
-        a = a @ a
-    torch.ahbm.synchronize()
-"""
-
-
-def kernbench(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, list(map(str, arguments)))
+from tests.cli.command_line import PRODUCTS, kernbench
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("energy")
-    (folder / "bench.py").write_text(BENCH)
+    (folder / "bench.py").write_text(PRODUCTS)
     done = kernbench(
         *("run", folder / "bench.py", "--machine", "h100-sxm:1", "--energy", "--price", "3.60"),
         *("--save", folder / "kept.run", "--json", folder / "report.json"),

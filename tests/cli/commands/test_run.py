@@ -11,6 +11,7 @@ import pytest
 from kernbench.cli.app import app
 from kernbench.cli.programs.own_torch import uses_of_own_torch
 from kernbench.hardware import machine_text
+from kernbench.runtime_api import RuntimeContext
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -76,6 +77,7 @@ def test_one_command_runs_pytorch_programs_with_options_of_torchrun(run: Run) ->
         (["--seed", "3", "train.py"], "--seed is for a bench and script without PyTorch, but"),
         (["--target", "cuda", "train.py"], "kernbench script FILE takes it"),
         (["bench.py", "3"], "bench.py is a bench, which takes no 3; its parameters are --param"),
+        (["bench.py", "--n", "3"], "option: --n; a parameter of a bench is --param n=VALUE"),
         ([], "name a program: a Python file, or a bench: ccl_allreduce"),
     ],
 )
@@ -101,6 +103,7 @@ def test_help_shows_the_options_of_each_kind(run: Run) -> None:
     assert titles == [
         "Options:",
         "Options of benches and scripts:",
+        "Options of benches and PyTorch programs:",
         "Options of benches:",
         "Options of scripts:",
         "Options of PyTorch programs, as torchrun's:",
@@ -159,3 +162,17 @@ def test_a_wrong_key_is_refused_before_any_program_runs(run: Run, program: str) 
     status, out, err = run("--set", "sip.cube.hbm_bandwidth=2x", program)
     assert (status, out) == (2, "")
     assert "did you mean sip.cube.hbm_bandwidth_gbps (819.2)" in err
+
+
+@pytest.mark.parametrize("machine", [None, "ahbm", "ahbm:2", "h100-sxm:2x4"])
+def test_a_bench_and_a_context_have_the_same_ranks_and_sips_where_none_are_asked_for(
+    run: Run, machine: str | None
+) -> None:
+    Path("sizes.py").write_text("def run(torch):\n    print(torch.world_size, torch.machine)\n")
+    status, out, _ = run("sizes.py", *(() if machine is None else ("--machine", machine)))
+    with RuntimeContext() if machine is None else RuntimeContext(machine) as torch:
+        expected = f"{torch.world_size} {torch.machine}"
+    assert (status, out.splitlines()[0]) == (0, expected)
+    # A size is a number of ranks; a preset's name alone is none.
+    assert torch.world_size == {"ahbm:2": 2, "h100-sxm:2x4": 8}.get(machine or "", 1)
+    assert torch.machine.num_sips >= torch.world_size

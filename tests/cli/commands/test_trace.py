@@ -7,9 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from kernbench.cli.app import app
+from tests.cli.command_line import kernbench
 
 BENCH = """
 def run(torch):
@@ -20,10 +19,6 @@ NOTHING = """
 def run(torch):
     pass
 """
-
-
-def kernbench(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from kernbench.accuracy.validation import Microbatch, Model, Stack, Steps
+from kernbench.accuracy.validation.plans.layouts import GIB, Job, Layout, config_of, memory
+from kernbench.accuracy.validation.plans.models import KNOWN, model_of
+from kernbench.accuracy.validation.plans.passes import Model
+from kernbench.accuracy.validation.plans.stack import Stack
+from kernbench.accuracy.validation.plans.steps import Microbatch, Steps
+from kernbench.accuracy.validation.plans.times import PlanTimes
 from kernbench.cli.app import app
-from kernbench.cli.plans.layouts import GIB, Job, Layout, config_of, memory
-from kernbench.cli.plans.models import KNOWN, model_of
-from kernbench.cli.plans.times import PlanTimes
 from kernbench.hardware import load_machine
 
 Plan = Callable[..., tuple[int, str, str]]
@@ -199,7 +201,8 @@ def test_mixtures_and_long_sequences_are_split_further(plan: Plan) -> None:
             "a batch of 7 sequences does not split over 2",
         ),
         (("--tp", "x"), "--tp must be sizes such as 4 or 2,4,8, but got 'x'"),
-        (("--tp", "3"), "no layout divides small"),
+        (("--tp", "3"), "TP 3: 2 devices do not split into groups of 3"),
+        (("--tp", "2", "--dp", "2"), "no allowed TP x PP x CP x DP is 2"),
         (
             ("--model", "llama-3-405b"),
             "llama-3-405b does not fit on 2 x h100-sxm: the smallest of",

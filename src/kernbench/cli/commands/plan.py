@@ -16,9 +16,8 @@ from kernbench.cli.registry import options_command
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernbench.cli.plans.layouts import AllowedSizes, Job
+    from kernbench.accuracy.validation import AllowedSizes, Job, TimedLayout
     from kernbench.cli.plans.ranking import Ranking
-    from kernbench.cli.plans.times import TimedLayout
 
 PLACE = 45
 app = typer.Typer()
@@ -78,8 +77,7 @@ def _plan(context: typer.Context, options: PlanOptions) -> int:
 
 
 def _start(options: PlanOptions) -> int:
-    from kernbench.cli.plans.layouts import Job
-    from kernbench.cli.plans.models import model_of
+    from kernbench.accuracy.validation import Job, model_of
     from kernbench.cli.plans.ranking import as_json, check_goal, rank
     from kernbench.hardware import file_of
     from kernbench.outputs import Outputs
@@ -138,7 +136,7 @@ def _per_token(each: TimedLayout, name: str) -> str:
 
 
 def _limits(options: PlanOptions) -> AllowedSizes:
-    from kernbench.cli.plans.layouts import AllowedSizes
+    from kernbench.accuracy.validation import AllowedSizes
 
     sizes: dict[str, tuple[int, ...] | None] = {}
     for name in ("tp", "pp", "cp", "dp", "ep"):
@@ -154,7 +152,7 @@ def _show(ranking: Ranking, job: Job, top: int, goal: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from kernbench.cli.plans.layouts import GIB
+    from kernbench.accuracy.validation import GIB
     from kernbench.cli.plans.ranking import remarks, seconds, why_best, why_slower
 
     model, machine, best = ranking.model, ranking.machine, ranking.timed[0]

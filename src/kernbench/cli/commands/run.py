@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from kernbench.cli import options as given
 from kernbench.cli.programs.bench_file import known_benches
@@ -29,6 +28,7 @@ _CLASSES: dict[Kind, type[given.ProgramOptions]] = {
 _TITLES = {
     frozenset(Kind): "Options",
     frozenset((Kind.BENCH, Kind.SCRIPT)): "Options of benches and scripts",
+    frozenset((Kind.BENCH, Kind.PYTORCH)): "Options of benches and PyTorch programs",
     frozenset((Kind.BENCH,)): "Options of benches",
     frozenset((Kind.SCRIPT,)): "Options of scripts",
     frozenset((Kind.PYTORCH,)): "Options of PyTorch programs, as torchrun's",
@@ -74,16 +74,25 @@ def kind_asked(program: str, is_module: object) -> Kind:
     return Kind.PYTORCH if is_module else kind_of(program)
 
 
-class _RunCommand(TyperCommand):
+class _RunCommand(given.FoldingCommand):
     """The command, which reads options after FILE as its own if FILE is a bench."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.allow_interspersed_args = False
+        args = self.spelled_out(ctx, args)
         values, _, _ = self.make_parser(ctx).parse_args(args=list(args))
         program = values.get("program")
         if not isinstance(program, str) or kind_asked(program, values.get("module")) is Kind.BENCH:
             ctx.allow_interspersed_args = True
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # Click says this of options alone, whose class Typer does not show.
+            name = getattr(error, "option_name", "")
+            if name.startswith("--") and ctx.allow_interspersed_args:
+                told = f"; a parameter of a bench is --param {name.removeprefix('--')}=VALUE"
+                error.message += told  # type: ignore[attr-defined]
+            raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         rows: dict[str, list[tuple[str, str]]] = {

@@ -107,7 +107,10 @@ def _start(options: SearchOptions) -> int:
     search = Search(store.folder, axes, goals, options.seed)
     state = Progress(total=options.trials, kept=search.told)
     try:
-        with engine(options.engine, options.workers) as found, progress(state.describe):
+        with (
+            engine(options.engine, options.workers) as found,
+            progress(state.describe, state.share),
+        ):
             search.run(options.trials, bench, fixed, store, found, limits, state)
     except KeyboardInterrupt as error:
         error.add_note(

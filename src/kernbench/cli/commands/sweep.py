@@ -184,7 +184,10 @@ def _run(
     if not wanted:
         return state
     try:
-        with engine(options.engine, options.workers) as found, progress(state.describe):
+        with (
+            engine(options.engine, options.workers) as found,
+            progress(state.describe, state.share),
+        ):
             run_points(wanted, again, store, found, limits, state)
     except (KeyboardInterrupt, OutputError) as error:
         kept = state.kept + state.done + state.failed

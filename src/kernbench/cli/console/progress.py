@@ -1,4 +1,4 @@
-"""A progress line on stderr for long runs."""
+"""A progress line on stderr, or a bar in a notebook, for what takes long."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, TextIO
 
+from kernbench.notebooks import notebook, notebook_progress
+
 SHOWN_AFTER_S = 1.0
 _REFRESH_S = 0.2
 
@@ -20,18 +22,25 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 @contextmanager
-def progress(describe: Callable[[], str]) -> Iterator[None]:
+def progress(
+    describe: Callable[[], str], share: Callable[[], float] | None = None
+) -> Iterator[None]:
     """Show ``describe()`` and the elapsed time while the block runs.
 
-    Only if stderr is a terminal, and only from :data:`SHOWN_AFTER_S` seconds on until the program
-    calls ``breakpoint()``. The text is read
-    from another thread: ``describe`` must only look at plain values.
+    Only if stderr is a terminal or this is a notebook, and only from :data:`SHOWN_AFTER_S` seconds
+    on until the program calls ``breakpoint()``. The text is read
+    from another thread: ``describe`` must only look at plain values, and so must ``share``, which
+    says which part is done, from 0 to 1.
     """
+    if notebook() is not None:
+        with notebook_progress(describe, share):
+            yield
+        return
     if not is_terminal(sys.stderr):
         yield
         return
     ended = threading.Event()
-    thread = threading.Thread(target=_show, args=(describe, ended), daemon=True)
+    thread = threading.Thread(target=_show, args=(describe, share, ended), daemon=True)
     thread.start()
 
     def end() -> None:
@@ -60,14 +69,17 @@ def progress(describe: Callable[[], str]) -> Iterator[None]:
         end()
 
 
-def _show(describe: Callable[[], str], ended: threading.Event) -> None:
+def _show(
+    describe: Callable[[], str], share: Callable[[], float] | None, ended: threading.Event
+) -> None:
     started_s = perf_counter()
     if ended.wait(SHOWN_AFTER_S):
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    # How long a run will be is not known: the bar only moves.
+    # How long a run will be is not known: its bar only moves.
+    total = None if share is None else 1.0
     columns = (BarColumn(bar_width=20), TextColumn("{task.description}"))
     # Lines that the bench prints go above the bar, if both are on the terminal.
     both = is_terminal(sys.stdout)
@@ -78,7 +90,8 @@ def _show(describe: Callable[[], str], ended: threading.Event) -> None:
         redirect_stdout=both,
         redirect_stderr=both,
     ) as bar:
-        task = bar.add_task("", total=None)
+        task = bar.add_task("", total=total)
         while not ended.wait(_REFRESH_S):
             elapsed_s = perf_counter() - started_s
-            bar.update(task, description=f"{elapsed_s:.0f} s  {describe()}")
+            text = f"{elapsed_s:.0f} s  {describe()}"
+            bar.update(task, description=text, completed=share() if share else None)

@@ -6,9 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernbench.cli.plans.layouts import GIB, AllowedSizes, Job, Layout, layouts, memory
-from kernbench.cli.plans.models import ModelShape
-from kernbench.cli.plans.times import PlanTimes, TimedLayout, node_of
+from kernbench.accuracy.validation import (
+    GIB,
+    AllowedSizes,
+    Job,
+    Layout,
+    ModelShape,
+    PlanTimes,
+    TimedLayout,
+    layouts,
+    memory,
+    node_of,
+)
 from kernbench.errors import KernbenchError, UnknownNameError, UsageError, nearest
 from kernbench.hardware import Machine
 
@@ -84,7 +93,9 @@ def rank(
     refused: list[str] = []
     all_layouts = list(layouts(model, job, node_of(machine) or job.devices, limits, refused))
     if not all_layouts:
-        reasons = "; ".join(dict.fromkeys(refused)) or "no sizes that were allowed do"
+        reasons = (
+            "; ".join(dict.fromkeys(refused)) or f"no allowed TP x PP x CP x DP is {job.devices}"
+        )
         raise UsageError(f"no layout divides {model.name} over {job.devices} devices: {reasons}")
     capacity = machine.sip.hbm_bytes
     needs = [(each, memory(model, job, each)) for each in all_layouts]

@@ -30,17 +30,22 @@ class ProgramArguments(list[str]):
         # Other processes have arguments of their own.
         return list, (list.__getitem__(self, slice(None)),)
 
+    def _look(self) -> None:
+        """Note that somebody reads them; PyTorch's compiler looks for names of benchmarks."""
+        if sys._getframe(2).f_globals.get("__name__", "").partition(".")[0] != "torch":
+            self._looks.append(True)
+
     def __iter__(self) -> Iterator[str]:
-        self._looks.append(True)
+        self._look()
         return super().__iter__()
 
     def __getitem__(self, index: Any) -> Any:
         if index != 0:
-            self._looks.append(True)
+            self._look()
         return super().__getitem__(index)
 
     def __len__(self) -> int:
-        self._looks.append(True)
+        self._look()
         return super().__len__()
 
 

@@ -30,8 +30,8 @@ class Bench:
     name: str
     path: Path
     run: Callable[..., object]
-    ranks: int
-    """World size that the bench asks for with ``RANKS = n``; 1 without."""
+    ranks: int | None
+    """World size that the bench asks for with ``RANKS = n``."""
     machine: str
     """Machine that the bench asks for with ``MACHINE = "..."``; ahbm without."""
     about: str
@@ -139,8 +139,8 @@ def load_bench(given: str) -> Bench:
         raise UsageError(f"{path.name}: run() is {kind}; {LAZY_HELP}")
     if not inspect.signature(run).parameters:
         raise UsageError(f"{path.name}: run() must take torch as its first parameter")
-    ranks = getattr(module, "RANKS", 1)
-    if type(ranks) is not int or ranks < 1:
+    ranks = getattr(module, "RANKS", None)
+    if ranks is not None and (type(ranks) is not int or ranks < 1):
         raise UsageError(f"{path.name}: RANKS must be a positive integer, but got {ranks!r}")
     machine = getattr(module, "MACHINE", "ahbm")
     if type(machine) is not str:

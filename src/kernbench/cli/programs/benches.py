@@ -25,6 +25,7 @@ class BenchOptions(given.KernelOptions):
     program: str
     machine: given.BenchMachine = None
     ranks: given.Ranks = None
+    max_restarts: given.MaxRestarts = 0
     param: Annotated[
         list[str] | None,
         typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of the bench."),
@@ -56,6 +57,7 @@ def run_bench(options: BenchOptions) -> int:
 def show_bench(given: str, debug: bool) -> int:
     """Print a bench's documentation and parameters, and return the exit status."""
     from kernbench.cli.programs.parameters import parameters_of
+    from kernbench.hardware import ranks_of
 
     def show() -> int:
         bench = load_bench(given)
@@ -65,7 +67,8 @@ def show_bench(given: str, debug: bool) -> int:
         lines += [f"  {each}" for each in parameters]
         lines += [
             "",
-            f"machine: {bench.machine} (--machine NAME); ranks: {bench.ranks} (--ranks N); "
+            f"machine: {bench.machine} (--machine NAME); "
+            f"ranks: {bench.ranks or ranks_of(bench.machine)} (--ranks N); "
             "options: kernbench run --help",
         ]
         print("\n".join(lines).lstrip("\n"))
@@ -76,17 +79,18 @@ def show_bench(given: str, debug: bool) -> int:
 
 def _plan(options: BenchOptions) -> _ReadyRun:
     from kernbench.cli.programs.parameters import parameters_of, parse_parameters
+    from kernbench.hardware import ranks_of
 
     bench = load_bench(options.program)
     params = parse_parameters(options.param or (), parameters_of(bench.run), bench.name)
-    ranks = bench.ranks if options.ranks is None else options.ranks
+    asked = bench.ranks if options.ranks is None else options.ranks
     name = bench.machine if options.machine is None else options.machine
-    machine, changes = options.load_machine(name, ranks)
-    return _ReadyRun(bench, machine, changes, ranks, params)
+    machine, changes = options.load_machine(name, asked)
+    return _ReadyRun(bench, machine, changes, asked or ranks_of(name), params)
 
 
 def _run(plan: _ReadyRun, options: BenchOptions, outputs: Outputs) -> int:
-    from kernbench.runtime_api import RuntimeContext
+    from kernbench.runtime_api import RuntimeContext, with_restarts
 
     context = RuntimeContext(
         machine=plan.machine,
@@ -95,6 +99,7 @@ def _run(plan: _ReadyRun, options: BenchOptions, outputs: Outputs) -> int:
         seed=options.seed,
         **options.checks,
         record_memory=options.records_memory,
+        record_lines=options.records_lines,
         tf32=options.tf32,
     )
 
@@ -102,7 +107,9 @@ def _run(plan: _ReadyRun, options: BenchOptions, outputs: Outputs) -> int:
     context.run.remarks.append(lambda: uses_of_own_torch(plan.bench.path))
 
     def work() -> int:
-        plan.bench.start(context, plan.params)
+        with_restarts(
+            context, lambda _: plan.bench.start(context, plan.params), options.max_restarts
+        )
         return DONE
 
     return run_and_report(context, options, outputs, work)

@@ -16,7 +16,7 @@ from kernbench.cli.programs.parameters import parameters_of, parse_parameters
 from kernbench.cli.programs.scripts import compile_program, run_program
 from kernbench.commands import KernelTrace
 from kernbench.errors import NeedsDataError, NoDataError, UnknownNameError, UsageError, nearest
-from kernbench.hardware import Machine, load_machine
+from kernbench.hardware import Machine, load_machine, ranks_of
 from kernbench.runtime_api import KernelEngine, RuntimeContext
 
 if TYPE_CHECKING:
@@ -193,6 +193,7 @@ def _load(
         params = parse_parameters(tuple(arguments), parameters_of(bench.run), bench.name)
         ranks = bench.ranks if ranks is None else ranks
         loaded = load_machine(machine, ranks)
+        ranks = ranks or ranks_of(machine)
         return _Program(loaded, ranks, lambda context: bench.start(context, params))
     ranks = 1 if ranks is None else ranks
     loaded = load_machine(machine, ranks)

@@ -13,6 +13,8 @@ from kernbench.cli.console.interrupt import interruptible
 from kernbench.cli.console.progress import is_terminal, progress
 from kernbench.cli.console.streams import ends_without_reader
 from kernbench.errors import MachineError, OutputError, UnknownNameError, UsageError
+from kernbench.logs import logger
+from kernbench.notebooks import notebook
 from kernbench.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from kernbench.report import Report
     from kernbench.runtime_api import RuntimeContext
 
+_LOG = logger("run")
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 STDOUT = "-"
 SHOWN_KERNELS = 4
@@ -162,10 +165,20 @@ def dump_timeline(log: OpLog, machine: Machine, file: BinaryIO, path: str) -> No
     dump_trace(log, machine, file, critical_path=found, form=trace_form(path))
 
 
-def _print_lines(log: OpLog) -> None:
-    from kernbench.analysis import kernel_lines, kernels_by_time, print_lines
+def _print_lines(log: OpLog, ranks: int) -> None:
+    from kernbench.analysis import (
+        kernel_lines,
+        kernels_by_time,
+        print_lines,
+        print_program_lines,
+        program_lines,
+    )
     from kernbench.saved import source_texts
 
+    if log.program_lines is not None:
+        caused = program_lines(log, ranks)
+        files = [each["file"] for each in caused["lines"]]
+        print_program_lines(caused, source_texts(files), report_console())
     for name in kernels_by_time(log)[:SHOWN_KERNELS]:
         found = kernel_lines(log, name)
         files = [each["file"] for each in found["lines"]]
@@ -206,25 +219,30 @@ def run_and_report(
     """
     import json
 
-    from kernbench.report import format_ns, idle_parts, peaks_of, print_report
+    from kernbench.report import idle_parts, peaks_of, print_report
 
     json_only = options.json == STDOUT
     log, machine = context.op_log, context.machine
     if "--save" in outputs:
         context.keep_actions()
 
-    def describe() -> str:
-        return f"{format_ns(context.run.simulation.now_ps / 1000)} simulated, {len(log)} launches"
-
     with contextlib.redirect_stdout(sys.stderr if json_only else sys.stdout):
         goes_on = json_only or len(outputs)
         with (
             contextlib.nullcontext() if goes_on else ends_without_reader(),
-            progress(describe),
+            progress(context.run.describe) if notebook() is None else contextlib.nullcontext(),
             context,
         ):
+            _LOG.info("%s begins", options.program)
             status = work()
+            _LOG.info(
+                "%s has ended with status %d after %s",
+                options.program,
+                status,
+                context.run.describe(),
+            )
         report: Report = context.report()
+        _LOG.info("the report is made, of %s", context.run.describe())
         remarks = [line for ask in context.run.remarks for line in ask()] + _of_memory(log)
         found = {**report, "remarks": remarks} if remarks else {**report}
         said: list[str] = []
@@ -235,7 +253,7 @@ def run_and_report(
             failure = error  # the report is all the more welcome
         print_report(report, peaks_of(machine), report_console(), idle_parts(log))
         if options.lines:
-            _print_lines(log)
+            _print_lines(log, context.world_size)
         if options.memory:
             _print_memory(log)
         if options.energy and "energy" in report:

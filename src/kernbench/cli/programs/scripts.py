@@ -62,6 +62,7 @@ def run_script(options: ScriptOptions) -> int:
             seed=options.seed,
             **options.checks,
             record_memory=options.records_memory,
+            record_lines=options.records_lines,
             tf32=options.tf32,
         )
 

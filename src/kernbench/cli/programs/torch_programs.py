@@ -66,7 +66,7 @@ class TorchrunOptions(given.ProgramOptions):
         bool, typer.Option("--standalone", help="As torchrun's; it is always so.")
     ] = False
     node_rank: Annotated[str, typer.Option("--node-rank", "--node_rank", hidden=True)] = "0"
-    max_restarts: Annotated[int, typer.Option("--max-restarts", "--max_restarts", hidden=True)] = 0
+    max_restarts: given.MaxRestarts = 0
     rdzv_backend: Annotated[str, typer.Option("--rdzv-backend", "--rdzv_backend", hidden=True)] = ""
     rdzv_endpoint: Annotated[
         str, typer.Option("--rdzv-endpoint", "--rdzv_endpoint", hidden=True)
@@ -79,19 +79,17 @@ class TorchrunOptions(given.ProgramOptions):
     prefix: Annotated[
         bool, typer.Option("--prefix/--no-prefix", help="Show each line's rank before it.")
     ] = False
-    fold: Annotated[
-        bool,
+    log_dir: Annotated[
+        str | None,
         typer.Option(
-            "--fold",
-            help="Run one of all ranks that do the same, for all of them; with --no-data.",
+            "--log-dir",
+            "--log_dir",
+            metavar="DIR",
+            help="Write what the ranks of each node print to DIR/node0.log, node1.log, ...",
         ),
-    ] = False
-    fold_check: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=0, help="With --fold: run N others in their stead, and compare."
-        ),
-    ] = 0
+    ] = None
+    fold: given.Fold = False
+    fold_check: given.FoldCheck = 0
     private: Annotated[
         list[str] | None,
         typer.Option(
@@ -118,7 +116,8 @@ def torchrun(options: TorchrunOptions) -> int:
         ranks = None if nprocs == 1 or nnodes > 1 else nprocs
         machine, changes = options.load_machine(name, ranks)
         check_nodes(machine, nprocs, nnodes)
-        check_folding(options.fold, options.fold_check, options.data, nnodes * nprocs)
+        if options.fold or options.fold_check:
+            check_folding(options.data, nnodes * nprocs, machine)
         check_torch()
         with make_room(options, options.machine, [path]) as outputs:
             return _run(options, path, machine, changes, (nnodes, nprocs), outputs)
@@ -147,6 +146,7 @@ def _run(
     code = compile_program(path, "torchrun")
     _import_bridge()
     check_private(options.private or (), path.parent)
+    log_dir = _log_dir(options)
 
     args = options.args or []
     # As torchrun does: a `--` behind the program only says that options end there.
@@ -172,6 +172,8 @@ def _run(
                 },
                 private=options.private or (),
                 num_nodes=nnodes,
+                max_restarts=options.max_restarts,
+                log_dir=log_dir,
             )
         except SystemExit as end:
             return exit_status(end, argv, options.own_options)
@@ -187,6 +189,7 @@ def _run(
             machine=machine,
             data=options.data,
             record_memory=options.records_memory,
+            record_lines=options.records_lines,
             **options.checks,
         )
         context.run.remarks.append(said)
@@ -195,10 +198,25 @@ def _run(
     def report(context: RuntimeContext) -> int:
         return run_and_report(context, options, outputs, partial(work, context))
 
-    if options.fold:
+    if options.fold or options.fold_check:
         folded = partial(run_folded, make_context, num_ranks, options.fold_check, work, report)
         return guarded(folded, options.debug)
     return guarded(lambda: report(make_context()), options.debug)
+
+
+def _log_dir(options: TorchrunOptions) -> Path | None:
+    """Return the folder of ``--log-dir``, which is there from then on.
+
+    Raises:
+        UsageError: It cannot be made.
+    """
+    if options.log_dir is None:
+        return None
+    try:
+        Path(options.log_dir).mkdir(exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--log-dir {options.log_dir}: {error.strerror or error}") from None
+    return Path(options.log_dir)
 
 
 def _import_bridge() -> None:

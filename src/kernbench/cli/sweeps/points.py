@@ -13,7 +13,7 @@ from kernbench.cli.programs.bench_file import Bench, load_bench
 from kernbench.cli.programs.parameters import parameters_of, parse_parameters
 from kernbench.cli.sweeps.sources import digest, imports_torch, program_digest, versions
 from kernbench.errors import UnknownNameError, UsageError, nearest
-from kernbench.hardware import changed_machine, load_machine, set_keys
+from kernbench.hardware import changed_machine, load_machine, ranks_of, set_keys
 
 RUN_AXES = ("machine", "ranks")
 """Axes that are no parameters of the program: what ``--machine`` and ``--ranks`` are to a run."""
@@ -103,13 +103,14 @@ class SweptBench:
         params = parse_parameters(texts, self.known, self.name)
         defaults = {each.name: each.default for each in self.known if not each.is_required}
         settings = self.settings
-        ranks = _ranks(ours.pop("ranks", None), settings.ranks or self.bench.ranks)
+        asked = _ranks(ours.pop("ranks", None), settings.ranks or self.bench.ranks)
         machine = ours.pop("machine", None) or settings.machine or self.bench.machine
+        ranks = asked or ranks_of(machine)
         changes = {**settings.changes, **ours}
         known_by = {
             "program": self._digest,
             "params": {**defaults, **params},
-            "machine": _machine_digest(machine, tuple(changes.items()), ranks),
+            "machine": _machine_digest(machine, tuple(changes.items()), asked),
             "ranks": ranks,
             "data": settings.data,
             "seed": settings.seed,
@@ -122,6 +123,7 @@ class SweptBench:
             "params": texts,
             "machine": machine,
             "changes": changes,
+            "room": asked,
             "ranks": ranks,
         }
         return Point(key=key, values=dict(values), job=job)
@@ -132,7 +134,7 @@ def distinct(points: Iterable[Point]) -> list[Point]:
     return list({point.key: point for point in reversed(list(points))}.values())[::-1]
 
 
-def _ranks(text: str | None, otherwise: int) -> int:
+def _ranks(text: str | None, otherwise: int | None) -> int | None:
     if text is None:
         return otherwise
     if not text.isdecimal() or int(text) < 1:
@@ -157,7 +159,7 @@ def changed(
 
 
 @cache
-def _machine_digest(spec: str, changes: tuple[tuple[str, str], ...], ranks: int) -> str:
+def _machine_digest(spec: str, changes: tuple[tuple[str, str], ...], ranks: int | None) -> str:
     """Return a hash of a machine's description; one too small for the ranks is left to the run."""
     described = changed(spec, changes, None)
     try:

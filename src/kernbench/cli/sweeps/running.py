@@ -14,7 +14,9 @@ from kernbench.cli.sweeps.points import Point
 from kernbench.cli.sweeps.store import Claims, ResultFolder
 from kernbench.cli.sweeps.table import row_of
 from kernbench.errors import KernbenchError
+from kernbench.logs import logger
 
+_LOG = logger("sweep")
 _ATTEMPTS = 3
 _LOOK_AGAIN_S = 0.5
 
@@ -45,6 +47,10 @@ class Progress:
     failed: int = 0
     lost: list[str] = field(default_factory=list)
     begun_s: float = field(default_factory=time.monotonic)
+
+    def share(self) -> float:
+        """Return which part of the points has a result."""
+        return (self.kept + self.done + self.failed) / max(self.total, 1)
 
     def describe(self) -> str:
         """Return the progress in a line, with an estimate of the time left."""
@@ -150,6 +156,7 @@ class Crew:
 
     def submit(self, point: Point, attempt: int = 1) -> None:
         """Hand a point to the engine."""
+        _LOG.debug("%s: handed to %s, attempt %d", point.label, self._engine.name, attempt)
         self.running[self._engine.submit({**point.job, **self._limits})] = (point, attempt)
 
     def finished(self) -> Iterator[tuple[Point, Answer | None]]:
@@ -171,4 +178,5 @@ class Crew:
                 continue
             if "refused" in answer:
                 raise RefusedError(f"a worker of {self._engine.name} refuses: {answer['refused']}")
+            _LOG.info("%s: %s in %s s", point.label, answer["status"], answer.get("wall_s", "?"))
             yield point, answer

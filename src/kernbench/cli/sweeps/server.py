@@ -52,7 +52,7 @@ def _warm_up() -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         program = bench_file.load_bench("gemm")
         sizes = dict.fromkeys("mnk", 128)
-        _report(_context({"machine": "ahbm", "changes": {}, "ranks": 1}), program, sizes)
+        _report(_context({"machine": "ahbm", "changes": {}, "room": 1, "ranks": 1}), program, sizes)
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page
 
@@ -235,7 +235,7 @@ def _context(job: Mapping[str, Any]) -> Any:
     from kernbench.runtime_api import RuntimeContext
 
     return RuntimeContext(
-        machine=changed(job["machine"], job["changes"], job["ranks"]),
+        machine=changed(job["machine"], job["changes"], job["room"]),
         ranks=job["ranks"],
         data=job.get("data", False),
         seed=job.get("seed", 0),

@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from kernbench.cli.app import app
+from tests.cli.command_line import kernbench
 
 BENCH = """
 def run(torch):
@@ -17,10 +16,6 @@ def run(torch):
     del a
     torch.ahbm.synchronize()
 """
-
-
-def kernbench(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 def test_a_kept_run_says_what_was_in_memory(tmp_path: Path) -> None:

@@ -8,15 +8,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from kernbench.cli.app import app
 from kernbench.saved import load_run
+from tests.cli.command_line import kernbench
 from tests.page.runs import simulated, two_layers
-
-
-def kernbench(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 @pytest.fixture(scope="module")

@@ -7,28 +7,15 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from kernbench.cli.app import app
 from kernbench.report import format_ns
-
-BENCH = """
-def run(torch, times: int = 3):
-    a = torch.randn(256, 256)
-    for _ in range(times):
-        a = a @ a
-    torch.ahbm.synchronize()
-"""
-
-
-def kernbench(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, list(map(str, arguments)))
+from tests.cli.command_line import PRODUCTS, kernbench
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("why")
-    (folder / "bench.py").write_text(BENCH)
+    (folder / "bench.py").write_text(PRODUCTS)
     done = kernbench("run", folder / "bench.py", "--save", folder / "kept.run")
     assert done.exit_code == 0, done.output
     assert f"kernbench why {folder / 'kept.run'}" in done.output

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from kernbench.cli import options as given
 from kernbench.cli.programs.reporting import DONE, FAILED, guarded, show_or_write
 from kernbench.cli.registry import options_command
 from kernbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +26,9 @@ class DiffOptions(given.AnalysisOptions):
         str | None,
         typer.Option(metavar="5%", help="Exit with 1 if B takes longer than A by more than this."),
     ] = None
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Also by lines of the programs, though they moved.")
+    ] = False
 
 
 PLACE = 21
@@ -37,12 +43,26 @@ def _diff(context: typer.Context, options: DiffOptions) -> int:
 
 def show_difference(options: DiffOptions) -> int:
     """Print or write the difference of two runs, and return the exit status."""
-    from kernbench.analysis import difference, print_difference, slower_by
+    from kernbench.analysis import (
+        difference,
+        difference_by_line,
+        print_difference,
+        print_difference_by_line,
+        slower_by,
+    )
     from kernbench.saved import load_run
 
     most = None if options.fail_over is None else parse_share(options.fail_over)
-    found = difference(load_run(options.before), load_run(options.after))
-    show_or_write(found, options.json, lambda console: print_difference(found, console))
+    before, after = load_run(options.before), load_run(options.after)
+    found = difference(before, after)
+    lines = difference_by_line(before, after) if options.lines else []
+
+    def show(console: Console) -> None:
+        print_difference(found, console)
+        if options.lines:
+            print_difference_by_line(lines, console)
+
+    show_or_write({**found, "lines": lines} if options.lines else found, options.json, show)
     return FAILED if most is not None and slower_by(found) > most else DONE
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernbench.cli import options as given
 from kernbench.cli.programs.reporting import DONE, guarded, make_room, run_and_report
 from kernbench.cli.registry import options_command
+
+if TYPE_CHECKING:
+    from kernbench.hardware import Machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +27,14 @@ class RetimeOptions(given.SavedRunOptions):
             help="Machine: a preset, NAME:SIPS, or a YAML file; the run's, if it is not given.",
         ),
     ] = None
+    ranks_per_node: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Divide the ranks among other nodes (links.scale_out), N in each."
+        ),
+    ] = None
     settings: given.Set = None
+    scenario: given.Scenario = None
     log: given.Log = None
     trace: given.Trace = None
     json: given.Json = None
@@ -33,8 +43,7 @@ class RetimeOptions(given.SavedRunOptions):
     energy: given.ShowEnergy = False
     price: given.Price = None
     program: str = ""
-    memory: bool = False
-    """What is retimed allocates nothing."""
+    memory: given.Memory = False
 
 
 PLACE = 23
@@ -58,17 +67,23 @@ def retime(options: RetimeOptions) -> int:
     def start() -> int:
         from dataclasses import replace
 
+        from kernbench.hardware import divided_machine
         from kernbench.retime import Retiming
         from kernbench.saved import load_run
 
         saved = load_run(options.run)
-        name = saved.machine if options.machine is None else options.machine
+        name: str | Machine = saved.machine if options.machine is None else options.machine
         ranks = None if options.machine is None else saved.ranks
         machine, changes = given.load_changed(
-            name, ranks, options.settings, options.price, options.energy
+            name, ranks, options.settings, options.price, options.energy, options.scenario
         )
+        nodes = options.ranks_per_node
+        if nodes is not None:
+            machine = divided_machine(machine, nodes, f"--ranks-per-node {nodes}")
+            changes.append(f"{machine.name} was divided into nodes of {nodes} ranks")
         with make_room(options, options.machine, [options.run]) as outputs:
-            retiming = Retiming(saved, machine)
+            keeps_memory = options.memory or options.save is not None
+            retiming = Retiming(saved, machine, keeps_memory=keeps_memory)
             context = retiming.context
             context.run.remarks.append(lambda: changes)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from kernbench.cli import options as given
 from kernbench.cli.programs.reporting import DONE, guarded, show_or_write
@@ -25,15 +26,31 @@ class WhyOptions(given.AnalysisOptions):
     ] = False
     lines: Annotated[
         str | None,
-        typer.Option(metavar="KERNEL", help="The lines of a kernel, with the time of each."),
+        typer.Option(
+            metavar="[KERNEL]",
+            help="What each line of the program caused; the lines of KERNEL, with their time.",
+        ),
     ] = None
 
 
 PLACE = 20
+OF_PROGRAM = ""
+"""In place of a kernel: the program itself."""
 app = typer.Typer()
 
 
-@options_command(app, "why")
+class _WhyCommand(TyperCommand):
+    """The command, in which --lines may stand without the name of a kernel."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        asked = [place for place, each in enumerate(args) if each == "--lines"]
+        for place in reversed(asked):
+            if place + 1 == len(args) or args[place + 1].startswith("-"):
+                args = [*args[: place + 1], OF_PROGRAM, *args[place + 1 :]]
+        return super().parse_args(ctx, args)
+
+
+@options_command(app, "why", cls=_WhyCommand)
 def _why(context: typer.Context, options: WhyOptions) -> int:
     """Say where the time of a saved run went: by resource, by kernel, along the critical path."""
     return guarded(lambda: show_why(options), options.debug, usage=True)
@@ -46,12 +63,22 @@ def show_why(options: WhyOptions) -> int:
         kernel_lines,
         print_energy,
         print_lines,
+        print_program_lines,
         print_why,
+        program_lines,
         saved_energy,
     )
     from kernbench.saved import load_run
 
     run = load_run(options.run)
+    if options.lines == OF_PROGRAM:
+        caused = program_lines(run.log, run.ranks)
+        show_or_write(
+            caused,
+            options.json,
+            lambda console: print_program_lines(caused, run.sources, console),
+        )
+        return DONE
     if options.lines is not None:
         lines = kernel_lines(run.log, options.lines)
         show_or_write(lines, options.json, lambda console: print_lines(lines, run.sources, console))
