@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test browser test-fast lint docs format programs bench-host bench-check bench-baseline validate tuner-truth test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed conformance-compiled conformance-inductor fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-engines test-models test-titan test-field test-operations changelog clean
+.PHONY: help demo test browser test-fast lint docs format programs bench-host bench-check bench-baseline validate tuner-truth test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed conformance-compiled conformance-inductor conformance-gluon fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-engines test-models test-serving test-titan test-field test-operations changelog clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -57,7 +57,7 @@ validate: $(VENV)/run.stamp ## score the model on measured rows: make validate D
 	$(BIN)/kernbench validate $(DATA) --page docs/validation.md
 
 programs: $(VENV)/torch.stamp ## fetch programs whose rows validate answers into build/programs: [ARGS="--from CLONES"]
-	$(PIP) install --quiet transformers==5.23.0 timm==1.0.31 torchvision sentencepiece tiktoken pybind11 torchdata==0.11.0 "datasets<4.8" tyro tensorboard
+	$(PIP) install --quiet --constraint constraints/locked.txt transformers==5.23.0 timm==1.0.31 torchvision sentencepiece tiktoken pybind11 torchdata==0.11.0 "datasets<4.8" tyro tensorboard
 	$(BIN)/python -m kernbench.accuracy.programs.sources build/programs $(ARGS)
 
 test-triton-versions: ## run the plug-in's tests on every supported Triton release: ARGS="3.8 3.7"
@@ -80,31 +80,42 @@ conformance-inductor: $(VENV)/torch.stamp ## run PyTorch's own tests of Inductor
 	@test -d "$(TESTS)" || { echo "set TESTS to test/inductor of PyTorch's sources of the installed release"; exit 2; }
 	$(BIN)/python tests/conformance/run_suite.py $(TESTS) --suite inductor --limit 120 $(ARGS)
 
+conformance-gluon: $(VENV)/torch.stamp ## run the tests in Triton's tutorials of Gluon: TRITON=clone [ARGS="--update"]
+	@test -d "$(TRITON)" || { echo "set TRITON to a clone of Triton, and the commit by ARGS=--commit"; exit 2; }
+	$(BIN)/python tests/conformance/run_suite.py $(TRITON) --suite gluon $(ARGS)
+
 test-tutorials: $(VENV)/torch.stamp ## run Triton's tutorials of a checkout: TUTORIALS=.../python/tutorials
 	@test -d "$(TUTORIALS)" || { echo "set TUTORIALS to python/tutorials of a Triton checkout"; exit 2; }
-	$(PIP) install --quiet matplotlib pandas tabulate llnl-hatchet
+	$(PIP) install --quiet --constraint constraints/locked.txt matplotlib pandas tabulate llnl-hatchet
 	$(BIN)/python tools/run_tutorials.py $(TUTORIALS)
 
 test-libraries: $(VENV)/torch.stamp ## compare the kernels of published libraries, checked, with their definitions
 	$(PIP) install --quiet --no-deps liger-kernel==0.8.5 flash-linear-attention==0.6.0 fla-core==0.6.0 einops
 	$(BIN)/kernbench torchrun --check --nproc-per-node 1 tests/libraries/program.py $(ARGS)
+	$(PIP) install --quiet --no-deps helion==1.5.1 scikit-learn joblib threadpoolctl cloudpickle
+	$(BIN)/python -m pytest -q -rs tests/torch_bridge/front/test_helion_kernels.py
 
 test-engines: $(VENV)/dev.stamp ## run sweeps on Dask and Ray, with workers killed, and searches with Optuna
-	$(PIP) install --quiet --editable ".[dask,plots,ray,search]"
+	$(PIP) install --quiet --constraint constraints/locked.txt --editable ".[dask,plots,ray,search]"
 	$(BIN)/python -m pytest -q -rs tests/cli/sweeps
 
 test-models: $(VENV)/torch.stamp ## compare small models of Hugging Face's transformers with the CPU: ARGS="llama bert"
-	$(PIP) install --quiet transformers==5.23.0
+	$(PIP) install --quiet --constraint constraints/locked.txt transformers==5.23.0
 	$(BIN)/kernbench torchrun tests/libraries/models.py $(ARGS)
+
+test-serving: $(VENV)/torch.stamp ## serve a small model with nano-vllm, and compare its tokens: NANO_VLLM=clone
+	@test -d "$(NANO_VLLM)" || { echo "set NANO_VLLM to a checkout of GeeeekExplorer/nano-vllm"; exit 2; }
+	$(PIP) install --quiet --constraint constraints/locked.txt transformers==5.23.0 xxhash
+	$(BIN)/python tools/serving_runs.py $(NANO_VLLM) $(ARGS)
 
 test-titan: $(VENV)/torch.stamp ## train torchtitan's small models, sharded in five ways: TITAN=clone at v0.2.2
 	@test -d "$(TITAN)" || { echo "set TITAN to a checkout of torchtitan at v0.2.2"; exit 2; }
-	$(PIP) install --quiet torchdata==0.11.0 "datasets<4.8" tokenizers tyro tensorboard wandb einops pillow safetensors
+	$(PIP) install --quiet --constraint constraints/locked.txt torchdata==0.11.0 "datasets<4.8" tokenizers tyro tensorboard wandb einops pillow safetensors
 	$(BIN)/python tools/titan_runs.py $(TITAN) $(ARGS)
 
 test-field: $(VENV)/torch.stamp ## run programs and mistakes of kernbench's users: ARGS="libraries pinned" for some
-	$(PIP) install --quiet hydra-core
-	DS_BUILD_OPS=0 $(PIP) install --quiet --no-build-isolation deepspeed || echo "deepspeed is not installed"
+	$(PIP) install --quiet --constraint constraints/locked.txt hydra-core
+	DS_BUILD_OPS=0 $(PIP) install --quiet --constraint constraints/locked.txt --no-build-isolation deepspeed || echo "deepspeed is not installed"
 	$(BIN)/python tests/field/run.py $(ARGS)
 
 test-operations: $(VENV)/torch.stamp ## compare PyTorch's operations on a device and on the CPU: ARGS=40 for one in 40, ARGS="1 graphs" as graphs

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import compileall
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,16 @@ SLOW_FILES = (
     "accuracy/validation/scores/test_score.py",
 )
 """Wholes that take seconds in many small parts; ``make test-fast`` leaves them out."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile kernbench once for the hundreds of processes that tests start.
+
+    Where Python is told to write no bytecode, each of them would compile all that it imports, which
+    takes longer than importing it. Modules of tests, which they may change, are compiled as before.
+    """
+    if sys.dont_write_bytecode and not hasattr(config, "workerinput"):
+        compileall.compile_dir(Path(__file__).parents[1] / "src" / "kernbench", quiet=2)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,6 +1,7 @@
-"""Question: what does one all-reduce of 64 MiB by ring over 1 024 ranks cost the simulator?
+"""Question: what does one all-reduce of 64 MiB over 1 024 and 16 384 ranks cost the simulator?
 
-No data, ``ahbm:1024`` (a ring of 1 024 SIPs). Each case is a process of its own, so that its CPU
+No data. ``ahbm:1024`` is a ring of 1 024 SIPs; on nodes of eight H100 the collective has two
+levels, and is chosen as NCCL would. Each case is a process of its own, so that its CPU
 seconds and its peak memory include starting Python and importing kernbench. ASTRA-sim needs 4.9
 to 17.6 CPU-s and 0.36 GB for the same collective (source: measured once, on a machine of this
 class). The data side is timed in this process: 64 ranks with 64 x 1 024 float32 each.
@@ -42,6 +43,28 @@ with kernbench.RuntimeContext(machine="ahbm:{NUM_RANKS}", ranks={NUM_RANKS}, dat
     found = {{"simulated_us": torch.report()["time_ns"] / 1e3}}
 """
 
+TWO_LEVELS = f"""
+import kernbench
+ranks = {{nodes}} * 8
+with kernbench.RuntimeContext(machine="h100-sxm:{{nodes}}x8", ranks=ranks, data=False) as torch:
+    def worker(rank):
+        torch.distributed.init_process_group()
+        torch.distributed.all_reduce(torch.empty({NUM_ELEMENTS}, dtype="f32"))
+    torch.multiprocessing.spawn(worker, args=(), nprocs=ranks)
+    found = {{{{"simulated_us": torch.report()["time_ns"] / 1e3}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "seconds", "megabytes"), [(128, 3, 400), (2048, 30, 1000)], ids=["1024", "16384"]
+)
+def test_all_reduce_of_two_levels(nodes: int, seconds: float, megabytes: float, goal: Goal) -> None:
+    found = measured_in_a_process(TWO_LEVELS.format(nodes=nodes))
+    print(f"\n  simulated {found['simulated_us']:.1f} us")
+    what = f"all-reduce 64 MiB, {nodes * 8} ranks, two levels"
+    goal(f"{what}, CPU time", found["cpu_s"], seconds, " s")
+    goal(f"{what}, peak memory", found["peak_mb"], megabytes, " MB")
+
 
 @pytest.mark.parametrize("body", [ON_LINKS, WHOLE_RUN], ids=["on_links", "whole_run"])
 def test_all_reduce_of_1024_ranks_in_a_process(
@@ -50,7 +73,7 @@ def test_all_reduce_of_1024_ranks_in_a_process(
     found = measured_in_a_process(body)
     print(f"\n  simulated {found['simulated_us']:.1f} us")
     what = f"all-reduce 64 MiB, {NUM_RANKS} ranks, {request.node.callspec.id.replace('_', ' ')}"
-    goal(f"{what}, CPU time", found["cpu_s"], 5, " s")
+    goal(f"{what}, CPU time", found["cpu_s"], 3, " s")
     goal(f"{what}, peak memory", found["peak_mb"], 400, " MB")
 
 

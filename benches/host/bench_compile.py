@@ -14,6 +14,7 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
+import inductor_kernels as inductor
 import pytest
 import tutorial_attention as attention
 import tutorial_kernels as kernels
@@ -40,6 +41,8 @@ class Pointer:
 TIMES = 9
 H, F, I32 = Pointer("f16"), Pointer("f32"), Pointer("i32")
 LENGTH, HEADS, HEAD = 512, 8, 64
+DIVIDED = 28_311_552
+"""Elements of a kernel that numbers and divides them all; arrays of them would be 226 MB each."""
 LONG = 16_384
 """A causal context of which every block of rows has a trip count of its own."""
 
@@ -132,6 +135,16 @@ def measure(launch: Callable[[], Any]) -> dict[str, float]:
     footprints(trace)
     found["schedule"] = best_ms(lambda: schedule_kernel(trace, machine, 0, Conditions()))
     return found
+
+
+def test_division(goal: Goal) -> None:
+    programs = -(-DIVIDED // inductor.XBLOCK)
+    found = measure(
+        lambda: inductor.poi_fused_cat_view[(programs,)](
+            F, F, F, F, DIVIDED, XBLOCK=inductor.XBLOCK
+        )
+    )
+    goal("28M elements divided, evaluation", found["evaluate"], 200, " ms")
 
 
 def test_compilation(goal: Goal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

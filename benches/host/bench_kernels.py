@@ -18,6 +18,7 @@ from collections.abc import Callable
 from time import process_time
 from typing import Any
 
+import inductor_kernels as inductor
 import numpy as np
 import pytest
 import tutorial_calls as calls
@@ -90,6 +91,44 @@ def test_vector_add(torch: Any, goal: Goal) -> None:
         "vector add 1M f32", torch, lambda: calls.add(torch, *args), lambda: x + y, close_to(0)
     )
     goal("vector add 1M f32, whole call over numpy", ratio, 5, "x")
+
+
+def inductor_cases(torch: Any) -> dict[str, tuple[Work, Work]]:
+    """Kernels as PyTorch's compiler writes them, beside numpy doing the same work."""
+    x, y, bias = random(4096, 1024), random(4096, 1024), random(1024)
+    wide, weight, heads = random(1024, 4096), random(4096), random(4, 1024, 12, 64)
+    on = torch.from_numpy
+    device = [on(each) for each in (x, y, bias, wide, weight, heads)]
+
+    def softmax() -> Array:
+        powers = np.exp(x - x.max(axis=1, keepdims=True))
+        return powers / powers.sum(axis=1, keepdims=True)
+
+    def norm() -> Array:
+        mean = (wide * wide).mean(axis=1, keepdims=True)
+        return wide * (1 / np.sqrt(mean + np.float32(1e-5))) * weight
+
+    return {
+        "pointwise": (
+            lambda: inductor.gated(torch, device[0], device[2], device[1]),
+            lambda: (x + bias) / (1 + np.exp(-(x + bias))) * y,
+        ),
+        "persistent reduction": (lambda: inductor.softmax(torch, device[0]), softmax),
+        "looped reduction": (lambda: inductor.rms_norm(torch, device[3], device[4]), norm),
+        "transposition": (
+            lambda: inductor.heads_first(torch, device[5]),
+            lambda: np.ascontiguousarray(heads.transpose(0, 2, 1, 3)),
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    "what", ["pointwise", "persistent reduction", "looped reduction", "transposition"]
+)
+def test_inductor(torch: Any, goal: Goal, what: str) -> None:
+    ours, numpy = inductor_cases(torch)[what]
+    ratio = compare(what, torch, ours, numpy, close_to(1e-4, 1e-5))
+    goal(f"Inductor's {what} of 4M f32, whole call over numpy", ratio, 2, "x")
 
 
 def test_softmax(torch: Any, goal: Goal) -> None:

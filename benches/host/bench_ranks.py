@@ -28,7 +28,7 @@ def test_rank_switches(ranks: int, waits: int, goal: Goal) -> None:
         return process_time() - start
 
     rate = ranks * waits / min(seconds() for _ in range(3))
-    goal(f"rank switches through wait, {ranks} ranks", rate, 300_000, "/s", at_least=True)
+    goal(f"rank switches through wait, {ranks} ranks", rate, 400_000, "/s", at_least=True)
 
 
 MANY = """

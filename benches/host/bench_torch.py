@@ -8,8 +8,8 @@ least. The tensor-parallel MLP (hidden 1024, ffn
 4096, 64 tokens, float32) against the same products and sums on the same tensors in one plain loop,
 taken in turns. A decoder trained on a mesh of 4 ranks (``tests/torch_bridge/programs``) against
 four real gloo processes, wall time, both with their start and their end; beside it their CPU time.
-A Llama step without data, and steps of 1,024 ranks of
-which one runs: CPU time and memory.
+A Llama step without data, steps of 1,024 ranks of
+which one runs, and two steps of a small model on 1,024 ranks that all run: CPU time and memory.
 
 Needs PyTorch. ``LLAMA_TRAINING`` names a program for 4 ranks that says ``cuda`` and ``nccl``, to be
 trained beside the decoder; ``LLAMA_SHAPES`` one with ``--layers`` and ``--steps`` for the last row.
@@ -157,7 +157,8 @@ def test_tp_mlp(tmp_path: Path, ranks: int, goal: Goal) -> None:
     simulated, plain = map(statistics.median, zip(*json.loads(said.read_text()), strict=True))
     torch.set_num_threads(before)
     print(f"\n  simulated {simulated * 1e3:.2f} ms, plain loop {plain * 1e3:.2f} ms")
-    goal(f"TP MLP in PyTorch, {ranks} ranks, over a plain loop", simulated / plain, 1.3, "x")
+    most = {2: 1.25, 8: 1.25, 64: 1.6}[ranks]
+    goal(f"TP MLP in PyTorch, {ranks} ranks, over a plain loop", simulated / plain, most, "x")
 
 
 def on_gloo(program: str) -> str:
@@ -253,15 +254,11 @@ def test_a_llama_step_without_data(model: str, goal: Goal) -> None:
     goal(f"Llama {model} step, 8 ranks, no data, peak memory", found["peak_mb"], megabytes, " MB")
 
 
-FOLDED_RANKS = 1024
-FOLDED = """
-import os
-import sys
-from pathlib import Path
+MANY_RANKS = 1024
+ON_NODES = """
 from kernbench.cli.app import app
-path = Path({path!r})
-options = "--nnodes {nodes} --nproc-per-node 8 --machine h100-sxm --no-data --fold"
-app(["torchrun", *options.split(), str(path)], standalone_mode=False)
+options = "--nnodes {nodes} --nproc-per-node 8 --machine h100-sxm --no-data {more}"
+app(["torchrun", *options.split(), {path!r}], standalone_mode=False)
 """
 LAYERS = """
 import os, torch, torch.distributed as dist
@@ -292,11 +289,40 @@ torch.cuda.synchronize()
 """
 
 
+def measured_on_nodes(program: str, more: str, folder: Path) -> dict[str, Any]:
+    path = folder / "program.py"
+    path.write_text(program)
+    script = ON_NODES.format(path=str(path), nodes=MANY_RANKS // 8, more=more)
+    found: dict[str, Any] = measured_in_a_process(script)
+    return found
+
+
 def test_a_folded_step_of_1024_ranks(tmp_path: Path, goal: Goal) -> None:
-    path = tmp_path / "layers.py"
-    path.write_text(LAYERS)
-    nodes = FOLDED_RANKS // 8
-    found: dict[str, Any] = measured_in_a_process(FOLDED.format(path=str(path), nodes=nodes))
-    what = f"{FOLDED_RANKS} ranks of 5.9B parameters, FSDP2 and TP, folded, two steps"
+    found = measured_on_nodes(LAYERS, "--fold", tmp_path)
+    what = f"{MANY_RANKS} ranks of 5.9B parameters, FSDP2 and TP, folded, two steps"
     goal(f"{what}, CPU time", found["cpu_s"], 90, " s")
     goal(f"{what}, peak memory", found["peak_mb"], 2000, " MB")
+
+
+SMALL_MODEL = """
+import os, torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+layers = [nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True, dropout=0.0) for _ in range(2)]
+model = DistributedDataParallel(nn.Sequential(*layers).cuda())
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    optimizer.zero_grad()
+    model(torch.ones(4, 128, 256, device="cuda")).sum().backward()
+    optimizer.step()
+torch.cuda.synchronize()
+"""
+
+
+def test_a_small_model_on_1024_ranks_that_all_run(tmp_path: Path, goal: Goal) -> None:
+    found = measured_on_nodes(SMALL_MODEL, "", tmp_path)
+    what = f"{MANY_RANKS} PyTorch ranks, none folded, two steps of a small model, no data"
+    goal(f"{what}, CPU time", found["cpu_s"], 600, " s")
+    goal(f"{what}, peak memory", found["peak_mb"], 8000, " MB")

@@ -80,7 +80,8 @@ def test_tp_mlp_with_data(ranks: int, goal: Goal) -> None:
     simulated = statistics.median(simulated_seconds(ranks))
     plain = statistics.median(plain_loop_seconds(ranks))
     print(f"\n  simulated {simulated * 1e3:.2f} ms, plain loop {plain * 1e3:.2f} ms")
-    goal(f"TP MLP with data, {ranks} ranks, over a plain loop", simulated / plain, 1.3, "x")
+    most = {2: 1.3, 8: 1.3, 64: 1.5}[ranks]
+    goal(f"TP MLP with data, {ranks} ranks, over a plain loop", simulated / plain, most, "x")
 
 
 WITHOUT_DATA = f"""

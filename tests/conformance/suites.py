@@ -56,6 +56,8 @@ class Suite:
     explained: tuple[tuple[str, str], ...]
     """What an error text means, for the page's readers."""
     run: Run
+    machine: str = "ahbm:4"
+    """On which programs run."""
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -84,7 +86,7 @@ def run_together(
 def run_as_programs(
     suite: Suite, folder: Path, outcomes: Path, extra: Sequence[str], limit_s: float
 ) -> None:
-    """Run each file as a program on four simulated devices, until its time is over."""
+    """Run each file as a program on the suite's machine, until its time is over."""
     given = [each for each in extra if ".py" in each]
     rest = [each for each in extra if each not in given]
     paths = [folder / each for each in given]
@@ -94,7 +96,7 @@ def run_as_programs(
             str(Path(sys.executable).with_name("kernbench")),
             "torchrun",
             "--machine",
-            "ahbm:4",
+            suite.machine,
         ]
         command += [str(HERE / "pytest_program.py"), f"--outcomes={outcomes}", *_OPTIONS, *_PLAIN]
         command += [f"--rootdir={folder}", str(path), *rest]
@@ -300,4 +302,32 @@ INDUCTOR = Suite(
     run=run_compiled,
 )
 
-SUITES = {"triton": TRITON, "distributed": DISTRIBUTED, "inductor": INDUCTOR}
+GLUON = Suite(
+    project="Triton",
+    # Triton 3.7: what later releases renamed is still there in 3.8.
+    commit="9d9a2d7ac0b8b22d1888cb95056c94a64a4beed4",
+    under="python/tutorials/gluon",
+    parts=("",),
+    files=("0[1-9]-*.py", "1*-*.py"),
+    ini="[pytest]\npython_files = *.py\n",
+    allowed=HERE / "allowed_gluon.txt",
+    report=DOCS / "conformance-gluon.md",
+    title="Triton's tutorials of Gluon",
+    command="make conformance-gluon TRITON=path ARGS=--update",
+    how="the tests in each tutorial as a program on one simulated device of the machine "
+    "`h100-sxm`, so that those for Blackwell are skipped by the tutorials themselves. Nothing of "
+    "them is kept in this repository.",
+    packages=("triton", "torch", "numpy"),
+    explained=(
+        (
+            r"error encountered during parsing",
+            "the tutorial is older than the installed Triton, which refuses to see four buffers of "
+            "its B as one of C: source and result must have the same logical storage size",
+        ),
+        (r"ttg\.warp_specialize", "refused by name, with its line: see docs/kernels.md"),
+    ),
+    run=run_as_programs,
+    machine="h100-sxm:1",
+)
+
+SUITES = {"triton": TRITON, "distributed": DISTRIBUTED, "inductor": INDUCTOR, "gluon": GLUON}

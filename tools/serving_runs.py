@@ -1,0 +1,144 @@
+"""Serve a small Qwen3 with nano-vllm from a checkout, unmodified, and compare its tokens.
+
+    python tools/serving_runs.py PATH_TO/nano-vllm [--tensor-parallel 1 2] [--machine h100-sxm]
+
+The model has random weights in float16; the reference is Hugging Face's transformers on the CPU in
+float32, greedy. nano-vllm compiles its layers, captures its CUDA graphs and starts its worker
+processes by itself; its flash_attn is kernbench's stand-in. Needs transformers. The exit status is
+the number of runs whose tokens differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+WORDS = 512
+LENGTHS = (5, 17, 40, 100, 300)
+NEW_TOKENS = 24
+CLIENT = f"""
+import json, sys, time
+from nanovllm import LLM, SamplingParams
+
+def main():
+    model, ranks, asked, found = sys.argv[1:]
+    prompts = json.load(open(asked))
+    # Its key-value cache takes a share of the device's memory, of which the host has less.
+    llm = LLM(model, tensor_parallel_size=int(ranks), max_model_len=512, max_num_seqs=8,
+              max_num_batched_tokens=512, gpu_memory_utilization=0.02)
+    greedy = {{"temperature": 1e-5, "ignore_eos": True}}
+    llm.generate(prompts[:1], SamplingParams(max_tokens=2, **greedy), use_tqdm=False)
+    began = time.perf_counter()
+    made = llm.generate(
+        prompts, SamplingParams(max_tokens={NEW_TOKENS}, **greedy), use_tqdm=False
+    )
+    took = time.perf_counter() - began
+    tokens = [each["token_ids"] for each in made]
+    json.dump(tokens, open(found, "w"))
+    count = sum(map(len, tokens))
+    print(f"{{count}} tokens in {{took * 1e3:.2f}} ms: {{count / took:.0f}} tokens/s")
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def main() -> int:
+    """Run them and return how many gave other tokens than the reference."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("checkout", type=Path, help="a checkout of GeeeekExplorer/nano-vllm")
+    parser.add_argument("--tensor-parallel", type=int, nargs="+", default=[1, 2], metavar="N")
+    parser.add_argument("--machine", default="h100-sxm")
+    options = parser.parse_args()
+    if not (options.checkout / "nanovllm").is_dir():
+        parser.error(f"{options.checkout} has no nanovllm: give a checkout of nano-vllm")
+    draw = random.Random(0)
+    prompts = [[draw.randrange(3, WORDS) for _ in range(length)] for length in LENGTHS]
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="kernbench-serving-") as name:
+        folder = Path(name)
+        expected = make_model(folder / "model", prompts)
+        (folder / "client.py").write_text(CLIENT)
+        (folder / "prompts.json").write_text(json.dumps(prompts))
+        for ranks in options.tensor_parallel:
+            found = serve(options.checkout, folder, options.machine, ranks)
+            same = [a == b for a, b in zip(found, expected, strict=True)] if found else []
+            failed += not same or not all(same)
+            print(f"TP {ranks}: {sum(same)} of {len(expected)} requests as the reference's tokens")
+    return failed
+
+
+def make_model(path: Path, prompts: list[list[int]]) -> list[list[int]]:
+    """Write a model with random weights and a tokenizer; return the tokens that it continues by."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+    words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(WORDS)}, unk_token="t0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="t1", unk_token="t0")
+    tokenizer.save_pretrained(path)
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=WORDS,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=64,
+        max_position_embeddings=1024,
+        # Larger than usual: logits of random weights are nearly equal otherwise.
+        initializer_range=0.2,
+        tie_word_embeddings=False,
+        eos_token_id=1,
+        bos_token_id=2,
+    )
+    Qwen3ForCausalLM(config).to(torch.float16).save_pretrained(path)
+    reference = Qwen3ForCausalLM.from_pretrained(path, dtype=torch.float32)
+    return [continued(reference, prompt) for prompt in prompts]
+
+
+def continued(model: Any, prompt: list[int]) -> list[int]:
+    """Return the most likely tokens after a prompt."""
+    import torch
+
+    asked = torch.tensor([prompt])
+    with torch.no_grad():
+        made = model.generate(
+            asked,
+            attention_mask=torch.ones_like(asked),
+            max_new_tokens=NEW_TOKENS,
+            do_sample=False,
+            eos_token_id=None,
+        )
+    tokens: list[int] = made[0, len(prompt) :].tolist()
+    return tokens
+
+
+def serve(checkout: Path, folder: Path, machine: str, ranks: int) -> list[list[int]]:
+    """Return the tokens of all requests; empty where the program ended with an error."""
+    command = [sys.executable, "-m", "kernbench", "torchrun", "--machine", machine]
+    command += ["--nproc-per-node", "1", "client.py", "model", str(ranks)]
+    paths = [str(checkout.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [*command, "prompts.json", "found.json"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        check=False,
+    )
+    if done.returncode:
+        return []
+    found: list[list[int]] = json.loads((folder / "found.json").read_text())
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
