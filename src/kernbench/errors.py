@@ -135,6 +135,10 @@ class RankFailedError(KernbenchError, RuntimeError):
     """Another rank ended while this one waited for it."""
 
 
+class RankDiedError(RankFailedError):
+    """A rank's process has ended by a fault of the machine's scenario."""
+
+
 class DeviceAssertError(KernbenchError, AssertionError):
     """A ``tl.device_assert`` does not hold; names its message, line, program and element."""
 

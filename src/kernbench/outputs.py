@@ -25,6 +25,9 @@ from typing import BinaryIO, Self, TextIO
 
 from kernbench.errors import OutputError
 from kernbench.interrupts import unbroken
+from kernbench.logs import logger
+
+_LOG = logger("files")
 
 SUFFIX = ".kernbench"
 """Of the hidden file beside a target that becomes the target; a process that is killed leaves it,
@@ -116,8 +119,10 @@ class Outputs:
         target = self._targets[option]
         with target.naming_errors():
             file = target.open()
+            begun_s = time.perf_counter()
             yield file
             file.flush()
+            _LOG.info("%s is made, in %.3f s", target.said, time.perf_counter() - begun_s)
 
     def publish(self) -> None:
         """Put every file that has been written in its place.
