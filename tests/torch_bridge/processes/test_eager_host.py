@@ -124,6 +124,23 @@ def test_what_stands_in_for_cxx_counts_nothing_and_for_python_one_call() -> None
     assert more_us("streams", 10, 30, "python") == pytest.approx(20 * 7 * call_us)
 
 
+@pytest.mark.adr("0130-D2")
+def test_collections_of_garbage_count_nothing_whenever_they_come() -> None:
+    def spans() -> list[HostSpan]:
+        found = simulated("memory_use.py", "serving", machine="h100-sxm", data=False)
+        return found.op_log.host_spans
+
+    *_, expected = [spans() for _ in range(3)]
+    before = gc.get_threshold()
+    try:
+        # As each function begins that makes one object, or one in several.
+        for young in (3, 5, 7, 13):
+            gc.set_threshold(young, 1, 1)
+            assert spans() == expected
+    finally:
+        gc.set_threshold(*before)
+
+
 @pytest.mark.adr("0130-D2", "0162-D4")
 def test_autocast_casts_in_cxx() -> None:
     """No call of Python is counted for a cast, but its own time in C++."""

@@ -278,9 +278,11 @@ class ThreadCalls:
 
         ``num_own`` of the calls that were counted until here were made to get here.
         """
-        self.depth += 1
+        # Deep only once it has stopped: a collection of garbage, which may come as each function
+        # begins, pauses and resumes as well, and must leave it as it was.
         if self.is_on:
             self.stop(num_own)
+        self.depth += 1
 
     def resume(self) -> None:
         """Count again, where that is due and the program itself does not profile by now."""
