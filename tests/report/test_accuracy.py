@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ from kernbench import ops
 from kernbench.accuracy.validation import Answer, Scored, errors_by_machine, presets, read_rows
 from kernbench.hardware import load_machine
 from kernbench.op_log import OpLog
-from kernbench.report import IdleParts, Report, accuracy_line, published_errors
+from kernbench.report import (
+    IdleParts,
+    Report,
+    accuracy_line,
+    published_error,
+    published_errors,
+)
 from kernbench.report.accuracy import accuracy_of
 from kernbench.runtime_api import RuntimeContext
 
@@ -59,6 +66,25 @@ def test_the_line_names_each_family_with_its_error_and_share() -> None:
     )
     assert line.endswith(": gemm 4.8 % (62 % of the time); none of host (17 %)")
     assert accuracy_line([]) == ""
+
+
+@pytest.mark.adr("0192-D1")
+def test_a_family_without_rows_of_its_machine_has_the_error_of_other_machines() -> None:
+    known = published_errors()
+    machine = next(name for name, families in known.items() if "host" not in families)
+    rows = [families["host"] for families in known.values() if "host" in families]
+    found = published_error(machine, "host")
+    assert (found["error_percent"], found["rows"]) == (None, 0)
+    assert found["elsewhere_rows"] == sum(count for count, _ in rows)
+    assert (
+        min(rows, key=itemgetter(1))[1]
+        <= found["elsewhere_percent"]
+        <= max(map(itemgetter(1), rows))
+    )
+    assert "elsewhere_percent" not in published_error(machine, "of nothing")
+    line = accuracy_line([{**found, "share": 0.83}])
+    expected = f"on other machines only: host {found['elsewhere_percent']:.1f} % (83 %)"
+    assert line.endswith(f": {expected}")
 
 
 @pytest.mark.adr("0128-D5")

@@ -1,6 +1,12 @@
 """What a run cost and why: the report, its tables, and the timeline."""
 
-from kernbench.report.accuracy import FamilyReport, accuracy_line, published_errors
+from kernbench.report.accuracy import (
+    FamilyAccuracy,
+    FamilyReport,
+    accuracy_line,
+    published_error,
+    published_errors,
+)
 from kernbench.report.columns import WIDE_COLUMNS
 from kernbench.report.formats.folders import write_execution_traces, write_profiles
 from kernbench.report.formats.kineto import write_kineto
@@ -26,6 +32,7 @@ __all__ = [
     "LEAST_COLUMNS",
     "WIDE_COLUMNS",
     "CollectiveReport",
+    "FamilyAccuracy",
     "FamilyReport",
     "HostStep",
     "IdleParts",
@@ -51,6 +58,7 @@ __all__ = [
     "peaks_of",
     "print_report",
     "process_groups",
+    "published_error",
     "published_errors",
     "rank_views",
     "report_html",

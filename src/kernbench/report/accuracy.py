@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from kernbench.report.idle import idle_parts
 
@@ -21,18 +21,26 @@ _COLLECTIVES = "collectives"
 _LEAST_SHARE = 0.01
 
 
-class FamilyReport(TypedDict):
-    """What a family of kernels takes of the ranks' time, and how far off the model is for it."""
+class FamilyAccuracy(TypedDict):
+    """How far off the model is for a family of kernels."""
 
     family: str
     """A category of ``kernbench validate``, or ``host``."""
-    share: float
-    """Of the time of all ranks."""
     error_percent: float | None
     """Mean of modeled over measured time less one, absolute, over the machine's published rows;
     None if there are none."""
     rows: int
     """How many measured rows that is of."""
+    elsewhere_percent: NotRequired[float]
+    """Where there are none: the same over the published rows of all other machines."""
+    elsewhere_rows: NotRequired[int]
+
+
+class FamilyReport(FamilyAccuracy):
+    """What such a family takes of the ranks' time besides."""
+
+    share: float
+    """Of the time of all ranks."""
 
 
 @cache
@@ -44,6 +52,22 @@ def published_errors() -> Mapping[str, Mapping[str, tuple[int, float]]]:
         machine: {family: (rows, error) for family, (rows, error) in families.items()}
         for machine, families in found["errors"].items()
     }
+
+
+def published_error(machine: str, family: str) -> FamilyAccuracy:
+    """Return a family's published error on a machine, or that on all others if it has none.
+
+    Of other machines it is the mean over their rows.
+    """
+    rows, error = published_errors().get(machine, {}).get(family, (0, None))
+    found: FamilyAccuracy = {"family": family, "error_percent": error, "rows": rows}
+    if error is None:
+        others = [each[family] for each in published_errors().values() if family in each]
+        num_rows = sum(rows for rows, _ in others)
+        if num_rows:
+            mean = sum(rows * percent for rows, percent in others) / num_rows
+            found |= {"elsewhere_percent": round(mean, 1), "elsewhere_rows": num_rows}
+    return found
 
 
 def accuracy_of(
@@ -58,9 +82,8 @@ def accuracy_of(
     Empty for a machine of which nothing was measured. Kernels share the time in which one runs by
     their own times; exposed communication is the collectives'; idle time of launches is the host's.
     """
-    known = published_errors().get(machine.spec.name)
     total_ns = sum(each["time_ns"] for each in per_rank)
-    if known is None or not total_ns:
+    if machine.spec.name not in published_errors() or not total_ns:
         return []
     kernels: dict[str, int] = {}
     for template, time_ps in times_ps:
@@ -76,14 +99,13 @@ def accuracy_of(
     for family, time_ns in sorted(shares.items(), key=lambda each: (-each[1], each[0])):
         if time_ns < _LEAST_SHARE * total_ns or not family:
             continue
-        rows, error = known.get(family, (0, None))
         share = round(time_ns / total_ns, 6)
-        found.append({"family": family, "share": share, "error_percent": error, "rows": rows})
+        found.append({**published_error(machine.spec.name, family), "share": share})
     return found
 
 
 def accuracy_line(families: list[FamilyReport]) -> str:
-    """Return the families in one line, empty if there is none.
+    """Return the families in one line, empty if nothing was measured of any.
 
     >>> accuracy_line([{"family": "gemm", "share": 0.62, "error_percent": 4.8, "rows": 9}])
     'published errors of what the time is of: gemm 4.8 % (62 % of the time)'
@@ -93,13 +115,23 @@ def accuracy_line(families: list[FamilyReport]) -> str:
         for each in families
         if each["error_percent"] is not None
     ]
-    unknown = [
-        f"{each['family']} ({_share(each)})" for each in families if each["error_percent"] is None
+    unknown = [each for each in families if each["error_percent"] is None]
+    elsewhere = [
+        f"{each['family']} {each['elsewhere_percent']:.1f} % ({_share(each)})"
+        for each in unknown
+        if "elsewhere_percent" in each
     ]
-    if not known:
+    nowhere = [
+        f"{each['family']} ({_share(each)})" for each in unknown if "elsewhere_percent" not in each
+    ]
+    parts = [
+        ", ".join(known),
+        f"on other machines only: {', '.join(elsewhere)}" if elsewhere else "",
+        f"none of {', '.join(nowhere)}" if nowhere else "",
+    ]
+    if not (known or elsewhere):
         return ""
-    said = f"published errors of what the time is of: {', '.join(known)}"
-    return f"{said}; none of {', '.join(unknown)}" if unknown else said
+    return f"published errors of what the time is of: {'; '.join(filter(None, parts))}"
 
 
 def _share(family: FamilyReport) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from rich.text import Text
 
@@ -19,13 +19,14 @@ from kernbench.analysis import (
 )
 from kernbench.errors import MachineError
 from kernbench.op_log import Limit
-from kernbench.report import format_ns, format_share, published_errors
+from kernbench.report import format_ns, format_share, published_error, published_errors
 from kernbench.retime.what_if import WhatIf
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from kernbench.op_log import Instance
+    from kernbench.report import FamilyAccuracy
     from kernbench.saved import SavedRun
 
 _MOST_KERNELS = 6
@@ -76,15 +77,6 @@ MACHINE = (
 """What is tried where ranks spend time on it."""
 
 
-class FamilyError(TypedDict):
-    """The published error of a family of kernels on the machine."""
-
-    family: str
-    error_percent: float | None
-    """None where nothing was measured."""
-    rows: int
-
-
 class Finding(TypedDict):
     """Something that holds the run up, and what a run without it has shown."""
 
@@ -106,7 +98,7 @@ class Finding(TypedDict):
     line: int
     launches: list[int]
     """Rows of the op log: the longest launches of ``name`` on that rank."""
-    errors: list[FamilyError]
+    errors: list[FamilyAccuracy]
 
 
 class RankedFindings(TypedDict):
@@ -203,21 +195,17 @@ def _finding(saved: SavedRun, what: WhatIf, spent: list[Spent], gain_ps: int) ->
     }
 
 
-def _errors(saved: SavedRun, launches: list[Instance], resource: str) -> list[FamilyError]:
+def _errors(saved: SavedRun, launches: list[Instance], resource: str) -> list[FamilyAccuracy]:
     """Return the published errors of the families that a finding is about."""
-    known = published_errors().get(saved.machine.spec.name)
-    if known is None:
+    machine = saved.machine.spec.name
+    if machine not in published_errors():
         return []
     families = dict.fromkeys(each.template.family for each in launches if each.template.family)
     if resource in (LINKS, RANKS):
         families = {"collectives": None}
     elif resource in OF_HOST.values():
         families = {"host": None}
-    found: list[FamilyError] = []
-    for family in families:
-        rows, error = known.get(family, (0, None))
-        found.append({"family": family, "error_percent": error, "rows": rows})
-    return found
+    return [published_error(machine, family) for family in families]
 
 
 _COLUMNS = (
@@ -296,6 +284,10 @@ def _cells(finding: Finding, whole_ns: float) -> list[str]:
     ]
 
 
-def _error(known: FamilyError) -> str:
-    error: Any = known["error_percent"]
-    return f"{known['family']} {'not measured' if error is None else f'{error:.1f} %'}"
+def _error(known: FamilyAccuracy) -> str:
+    family, error = known["family"], known["error_percent"]
+    if error is not None:
+        return f"{family} {error:.1f} %"
+    if "elsewhere_percent" in known:
+        return f"{family} {known['elsewhere_percent']:.1f} % on other machines only"
+    return f"{family} not measured"
