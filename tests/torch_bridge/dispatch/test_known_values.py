@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from kernbench.errors import BadPointerError, NoDataError  # noqa: E402
+from kernbench.runtime_api import KernelEngine, LivePlan  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 run = partial(simulated, "known_values.py", data=False)
@@ -71,6 +73,27 @@ def test_ranks_agree_on_what_each_knows() -> None:
     run("ranks_agree_on_what_each_knows", nprocs=2)
 
 
+@pytest.mark.adr("0098-D5")
+def test_ranks_exchange_what_each_knows() -> None:
+    run("ranks_exchange_what_each_knows", nprocs=2)
+
+
+def remarks_on(case: str) -> list[str]:
+    return [line for remarks in run(case).run.remarks for line in remarks()]
+
+
+@pytest.mark.adr("0193-D1")
+def test_routers_choose_experts_evenly() -> None:
+    said = remarks_on("routers_choose_experts_evenly")
+    assert any("is taken to be even" in each and "known_values.py" in each for each in said)
+
+
+@pytest.mark.adr("0193-D2")
+def test_choices_that_decide_nothing_are_not_mentioned() -> None:
+    said = remarks_on("routers_whose_choices_nobody_reads")
+    assert not any("is taken to be even" in each for each in said)
+
+
 @pytest.mark.adr("0104-D1")
 def test_kernels_decide_by_known_numbers_and_take_the_time_that_data_takes() -> None:
     names = ("sum_rows", "find_offsets", "double_each")
@@ -86,6 +109,34 @@ def test_kernels_decide_by_known_numbers_and_take_the_time_that_data_takes() -> 
         )
     assert len(found[0]) == 5
     assert found[0] == found[1]
+
+
+@pytest.mark.adr("0193-D3")
+def test_launches_that_read_the_same_numbers_take_the_same_time_without_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    executed, run_live = [], KernelEngine.run_live
+
+    def counted(self: KernelEngine, plan: LivePlan, *given: Any) -> Any:
+        executed.append(plan.kernel.name)
+        return run_live(self, plan, *given)
+
+    monkeypatch.setattr(KernelEngine, "run_live", counted)
+    times = []
+    for data in (True, False):
+        executed.clear()
+        log = run_kernels("launches_that_are_alike", data=data).op_log
+        times.append(
+            [
+                (each.template.name, each.ends_ps[0] - each.starts_ps[0])
+                for each in log.instances
+                if each.template.name in ("sum_rows", "find_offsets")
+            ]
+        )
+    assert times[0] == times[1]
+    # Of five launches on two lists of lengths, and three that write numbers, the last of which
+    # finds what it writes.
+    assert executed == ["sum_rows", "sum_rows", "find_offsets", "find_offsets"]
 
 
 @pytest.mark.adr("0104-D1")

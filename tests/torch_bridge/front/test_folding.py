@@ -93,6 +93,7 @@ MODELS = PROGRAMS / "folded_models.py"
         ("tp_dp", "ahbm:8", 8),
         ("tp_pp_dp", "ahbm:8", 8),
         ("ep", "ahbm:8", 8),
+        ("routed", "ahbm:8", 8),
         ("ddp", "two nodes", 16),
         ("tp_dp", "two nodes", 16),
         ("fsdp", "eight nodes", 64),

@@ -116,5 +116,39 @@ def ep() -> None:
     train(model, given())
 
 
+class RoutedExperts(Experts):
+    """Experts among which a router chooses, whose counts the host reads: two on each rank."""
+
+    CHOSEN = 3
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        super().__init__(group)
+        self.router = nn.Linear(WIDTH, 2 * group.size())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        experts = self.router.out_features
+        weights, chosen = self.router(x).softmax(-1).topk(self.CHOSEN)
+        order = torch.argsort(chosen.view(-1), stable=True)
+        counts = torch.histc(chosen.view(-1), bins=experts, min=0, max=experts)
+        of_others = torch.empty_like(counts)
+        dist.all_to_all_single(of_others, counts, group=self.group)
+        sent = counts.view(-1, 2).sum(1).tolist()
+        taken = of_others.view(-1, 2).sum(1).tolist()
+        given = x[order // self.CHOSEN]
+        there = funcol.all_to_all_single_autograd(given, taken, sent, self.group)
+        back = funcol.all_to_all_single_autograd(self.expert(there), sent, taken, self.group)
+        out = torch.zeros_like(back)
+        out[order] = back
+        return x + (out.view(-1, self.CHOSEN, WIDTH) * weights[..., None]).sum(1)
+
+
+def routed() -> None:
+    mesh = init_device_mesh("cuda", (ranks // 4, 4), mesh_dim_names=("dp", "ep"))
+    with torch.device("cuda"):
+        model = nn.Sequential(RoutedExperts(mesh["ep"].get_group()), Block())
+    shard(model, mesh["dp"])
+    train(model, given())
+
+
 globals()[sys.argv[1]]()
 torch.cuda.synchronize()

@@ -20,3 +20,6 @@ with config.patch("test_configs.autotune_choice_name_regex", "_[01]$"):
     attention = torch.compile(flex_attention, options={"max_autotune": True})
     found = attention(*operands.cuda(), block_mask=mask)
 near(found, torch.nn.functional.scaled_dot_product_attention(*operands, is_causal=True), 1e-4)
+# What was compiled holds for the next layer.
+with torch._dynamo.config.patch(error_on_recompile=True):
+    attention(*operands.cuda(), block_mask=mask)

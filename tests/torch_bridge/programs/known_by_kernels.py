@@ -59,6 +59,18 @@ def what_the_program_knows() -> None:
     assert kept.tolist() == [0, 2, 4, 6]
 
 
+def launches_that_are_alike() -> None:
+    other = lengths.flip(0)
+    for given in (lengths, lengths, other, lengths.clone(), other):
+        y.fill_(1)
+        sum_rows[(5,)](x, given, y, 1000, BLOCK=128)
+        assert not (y == 1).any()
+    offsets = torch.full((5,), 9, dtype=torch.int32, device="cuda")
+    for _ in range(3):
+        find_offsets[(1,)](lengths, offsets, 5)
+        assert offsets.tolist() == [0, 5, 105, 1105, 1105]
+
+
 def lengths_that_are_computed() -> None:
     sum_rows[(5,)](x, x.argmax(1).int(), y, 1000, BLOCK=128)
 

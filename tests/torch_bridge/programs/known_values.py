@@ -232,6 +232,34 @@ def shapes_that_unknown_numbers_decide_are_refused_by_name() -> None:
             call()
 
 
+def routers_choose_experts_evenly() -> None:
+    scores = torch.randn(1 << 14, 8, device="cuda").softmax(-1)
+    weights, chosen = scores.topk(3, dim=-1)
+    # More choices than are kept of other numbers.
+    assert chosen[:3].tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 0]]
+    counts = torch.histc(chosen.view(-1), bins=8, min=0, max=8)
+    assert counts.tolist() == [3 * (1 << 14) // 8] * 8
+    assert torch.argsort(chosen.view(-1), stable=True)[:2].tolist() == [0, 8]
+    assert weights[0].tolist() == [0.0] * 3
+    # Tokens are sampled from more than there are choices.
+    assert torch.randn(2, 1000, device="cuda").topk(3)[1].tolist() == [[0] * 3] * 2
+    # What is known decides.
+    assert torch.tensor([[1, 5, 3], [9, 2, 4]]).cuda().topk(2)[1].tolist() == [[1, 2], [0, 2]]
+
+
+def routers_whose_choices_nobody_reads() -> None:
+    torch.randn(64, 8, device="cuda").topk(3)
+
+
+def ranks_exchange_what_each_knows() -> None:
+    dist.init_process_group("nccl")
+    rank = dist.get_rank()
+    torch.cuda.set_device(rank)
+    counts, taken = torch.arange(4, device="cuda") + 4 * rank, torch.empty(4, device="cuda").long()
+    dist.all_to_all_single(taken, counts)
+    assert taken.tolist() == [2 * rank, 2 * rank + 1, 2 * rank + 4, 2 * rank + 5]
+
+
 def ranks_agree_on_what_each_knows() -> None:
     dist.init_process_group("nccl")
     rank = dist.get_rank()

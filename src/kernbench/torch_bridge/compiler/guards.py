@@ -35,7 +35,8 @@ def install(patches: Patches, views: Views) -> None:
     patches.set(GuardBuilder, "id_match_unchecked", by_id)
     patches.set(Guard, "create", _but_of_stand_ins(Guard.create, views))
     patches.set(VariableBuilder, "_wrap", _as_its_own(VariableBuilder._wrap, views))
-    patches.set(GuardBuilder, "TYPE_MATCH", _but_of_environment(GuardBuilder.TYPE_MATCH))
+    by_type = _but_of_replaced(GuardBuilder.TYPE_MATCH, views)
+    patches.set(GuardBuilder, "TYPE_MATCH", by_type)
     patches.set(CheckFunctionManager, "__init__", _of_rank(CheckFunctionManager.__init__))
     counts = _counting_own(convert_frame.compute_cache_size)
     patches.set(convert_frame, "compute_cache_size", counts)
@@ -156,14 +157,17 @@ def _but_of_stand_ins(original: Callable[..., Any], views: Views) -> Callable[..
     return create
 
 
-def _but_of_environment(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the guard of an object's class, without that of ``os.environ``.
+def _but_of_replaced(original: Callable[..., Any], views: Views) -> Callable[..., Any]:
+    """Return the guard of an object's class, without those of ``os.environ`` and of stand-ins.
 
-    It has another class while something is compiled. PyTorch guards no variable either.
+    They have another class while something is compiled, as ``flex_attention_hop`` of PyTorch has.
+    PyTorch guards no variable of the environment either.
     """
 
     @functools.wraps(original)
     def match(self: Any, guard: Any) -> Any:
-        return None if self.get(guard) is os.environ else original(self, guard)
+        value = self.get(guard)
+        is_replaced = value is os.environ or views.stand_in_of(value) is not None
+        return None if is_replaced else original(self, guard)
 
     return match

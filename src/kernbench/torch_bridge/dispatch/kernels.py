@@ -23,7 +23,12 @@ from kernbench.runtime_api import (
 )
 from kernbench.sanitizer import Launched
 from kernbench.torch_bridge.base.operation_timing import OperationTiming
-from kernbench.torch_bridge.dispatch.known_launches import follow_launch, forget_written
+from kernbench.torch_bridge.dispatch.even_choices import tell
+from kernbench.torch_bridge.dispatch.known_launches import (
+    LiveLaunches,
+    follow_launch,
+    forget_written,
+)
 from kernbench.torch_bridge.dispatch.unwritten import count_writes
 from kernbench.torch_bridge.placement.in_use import find_use
 from kernbench.torch_bridge.placement.names import device_at, executing
@@ -51,6 +56,7 @@ class TorchLauncher(KernelLauncher):
     def __init__(self, run: Run, engine: KernelEngine) -> None:
         super().__init__(run, engine)
         self._timings: dict[tuple[KernelPlan, int, Tables], OperationTiming] = {}
+        self._live = LiveLaunches()
 
     def launch(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> None:
         """Compute a kernel, and enqueue it on the current stream of the rank's device.
@@ -145,12 +151,17 @@ class TorchLauncher(KernelLauncher):
     def _run_live(self, plan: LivePlan, params: list[Any], state: RankState) -> OperationTiming:
         """Compute a data-dependent kernel, and return the schedules of what it did."""
         run = self.run
+        known = self._live.known(run, plan, params, state.sip_id)
+        if known is not None:
+            return known
         reach = self._reach(plan, params, state)
         launched = Launched(plan.kernel.name, state.rank)
         executed = run_watched(run, self.engine, plan, params, reach, launched)
+        timing = self._timing_of(plan, executed, state.sip_id)
         if not run.has_data:
+            self._live.keep(executed, params, timing)
             _forget_written(executed)
-        return self._timing_of(plan, executed, state.sip_id)
+        return timing
 
     def _reach(self, plan: LivePlan, params: list[Any], state: RankState) -> Reach:
         """Return the memory that a data-dependent kernel may access.
@@ -204,6 +215,7 @@ class TorchLauncher(KernelLauncher):
                 )
             if not self.run.has_data:
                 if isinstance(plan, LivePlan):
+                    tell((tensor,))
                     made = current().session.addresses.known_buffer(tensor, state.sip_id)
                     # One buffer for all tensors in the same memory.
                     params[index] = PointerArg(known.setdefault(made.address, made), start)

@@ -1,9 +1,14 @@
-"""Kernels on numbers that are known without data: what they write is known then (ADR-0098)."""
+"""Kernels on numbers that are known without data: what they write is known then (ADR-0098).
+
+Launches that decide by such numbers take the same time for the same ones. Layers of a model share
+masks and lengths, so that most launches find what a launch before has done (ADR-0193).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +20,13 @@ from kernbench.torch_bridge.placement.residence import storage_of
 from kernbench.torch_bridge.processes.process import current
 
 if TYPE_CHECKING:
+    from kernbench.interleaved import Executed
     from kernbench.memory import Buffer
-    from kernbench.runtime_api import KernelPlan
+    from kernbench.runtime_api import KernelPlan, LivePlan, Run
+    from kernbench.torch_bridge.base.operation_timing import OperationTiming
+
+_MOST_KEPT = 64
+"""Of how many launches the times are kept, the latest ones."""
 
 _UNWRITTEN = 0xA5
 """The bytes of memory that a kernel is about to write: an element of them counts as unwritten."""
@@ -84,3 +94,75 @@ def _is_whole(tensor: Tensor) -> bool:
         found = torch.empty(0, dtype=torch.uint8).set_(storage_of(tensor)._known)
         elements = found.reshape(-1, tensor.element_size())
         return not bool((elements == _UNWRITTEN).all(1).any())
+
+
+class _Kept(NamedTuple):
+    timing: OperationTiming
+    forgets: tuple[int, ...]
+    """The parameters whose memory is unknown after it."""
+
+
+class LiveLaunches:
+    """The times of launches by all that they could read: plan, arguments, and known memory."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Any, _Kept] = {}
+        self._asked: Any = None
+        """The key of the launch that runs; None if it is not to be kept."""
+
+    def known(
+        self, run: Run, plan: LivePlan, params: Sequence[Any], sip_id: int
+    ) -> OperationTiming | None:
+        """Return the time of a launch, and do what it does to memory; None if it has to run."""
+        self._asked = None
+        if run.has_data or plan.writes_anywhere or current().capture is not None:
+            return None
+        key = plan, id(run.machine.sip_at(sip_id)), _state_of(params)
+        found = self._kept.pop(key, None)
+        if found is None:
+            self._asked = key
+            return None
+        # It is the latest one now.
+        self._kept[key] = found
+        for index in found.forgets:
+            current().session.addresses.forget_numbers(params[index].buffer)
+        return found.timing
+
+    def keep(self, executed: Executed, params: Sequence[Any], timing: OperationTiming) -> None:
+        """Keep what the launch did that :meth:`known` was asked for.
+
+        Not if it wrote numbers, or printed some.
+        """
+        key, self._asked = self._asked, None
+        if key is None or executed.reached:
+            return
+        if any(op.name == "tt.print" for op in key[0].kernel.binary.module.walk()):
+            return
+        forgets = []
+        for index, (before, after) in enumerate(zip(key[2], _state_of(params), strict=True)):
+            if not isinstance(params[index], PointerArg):
+                continue
+            if not params[index].buffer.has_data:
+                forgets.append(index)
+            elif before != after:
+                return
+        if len(self._kept) >= _MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        self._kept[key] = _Kept(timing, tuple(forgets))
+
+
+def _state_of(params: Sequence[Any]) -> tuple[Any, ...]:
+    """Return what decides what a launch does: which memory, and its bytes where they are known."""
+    seen: dict[int, tuple[int, bytes]] = {}
+    states: list[Any] = []
+    for each in params:
+        if not isinstance(each, PointerArg):
+            states.append((type(each), each))
+            continue
+        buffer = each.buffer
+        found = seen.get(buffer.address)
+        if found is None:
+            numbers = blake2b(buffer.bytes.data).digest() if buffer.has_data else b""
+            found = seen[buffer.address] = len(seen), numbers
+        states.append((PointerArg, found[0], each.offset_bytes, buffer.size_bytes, found[1]))
+    return tuple(states)

@@ -10,6 +10,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from kernbench.torch_bridge.base.operations import PLAIN
+from kernbench.torch_bridge.dispatch.even_choices import (
+    CHOOSES,
+    MOST_CHOSEN,
+    begin,
+    dealt,
+    mark,
+    place_of,
+    tell,
+)
 from kernbench.torch_bridge.dispatch.operands import leaves, written_tensors
 from kernbench.torch_bridge.dispatch.wider_numbers import in_wider_numbers
 from kernbench.torch_bridge.placement.call_keys import is_meta
@@ -67,6 +76,12 @@ def follow(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any], r
             target = _to_be_known(result)
             if target is not None:
                 target.fill_(value)
+    elif operation.full_name == CHOOSES and _is_plain(operation):
+        with _disable_current_modes():
+            chosen = dealt(args, result)
+            if chosen is not None:
+                _keep(result[1], chosen)
+                begin(result[1])
 
 
 def results_of(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -76,10 +91,12 @@ def results_of(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any
     if not (_are_known(args) and _are_known(kwargs.values())):
         selects = func is _INDEX or func is _MASKED_SELECT
         return _selected(func, args) if selects and _are_known(args[1:]) else None
+    tell(args)
     with _disable_current_modes():
         found = _on_host(func, args, kwargs)
         results = _each(torch.empty_like, found, device=META)
         _keep(results, found)
+        mark(leaves(results), place_of(args))
     return results
 
 
@@ -87,6 +104,7 @@ def read(func: Any, args: Any) -> Any:
     """Return what the host reads from device tensors; None if it is not known."""
     if not _are_known(args) or _dispatch_mode(_FAKE) is not None:
         return None
+    tell(args)
     with _disable_current_modes():
         return _on_host(func, args, {})
 
@@ -98,10 +116,13 @@ def follow_collective(
 ) -> None:
     """Apply a collective to the known values of its ranks; outputs of others become unknown."""
     if _are_known(inputs):
-        given = _each(values_of, inputs)
+        given, place = _each(values_of, inputs), place_of(inputs)
+        for tensors in outputs:
+            _open_pieces(tensors)
         targets = _each(_to_be_known, outputs)
         if None not in (each for tensors in targets for each in tensors):
             compute(given, targets)
+            mark(leaves(outputs), place)
             return
     for tensors in outputs:
         forget(tensors)
@@ -160,11 +181,14 @@ def _follow_known(
     func: Any, operation: Operation, args: Any, kwargs: dict[str, Any], result: Any
 ) -> None:
     written = written_tensors(func, operation, args, kwargs)
-    is_small = all(each.numel() <= MOST_ELEMENTS for each in leaves(result))
+    place = place_of((args, tuple(kwargs.values())))
+    most = MOST_ELEMENTS if place is None else MOST_CHOSEN
+    is_small = all(each.numel() <= most for each in leaves(result))
     with _disable_current_modes():
         if is_small and None not in _each(_to_be_known, written):
             try:
                 _keep(result, _in_any_numbers(func, operation, args, kwargs))
+                mark((*leaves(result), *written), place)
                 return
             except NotImplementedError:
                 # The host does not have this operation.
@@ -215,6 +239,20 @@ def _to_be_known(tensor: Tensor) -> Tensor | None:
             storage._known = torch.UntypedStorage(storage.nbytes()).fill_(0)
             found = _view(storage._known, tensor)
     return found
+
+
+def _open_pieces(tensors: Sequence[Tensor]) -> None:
+    """Let pieces of a storage be known, zeros so far, that are all of it."""
+    pieces: dict[int, list[Tensor]] = {}
+    for each in tensors:
+        if each.numel() and values_of(each) is None and each.is_contiguous():
+            pieces.setdefault(storage_of(each)._cdata, []).append(each)
+    for of_storage in pieces.values():
+        storage = storage_of(of_storage[0])
+        is_whole = sum(each.nbytes for each in of_storage) == storage.nbytes()
+        num_elements = sum(each.numel() for each in of_storage)
+        if is_whole and len(of_storage) > 1 and num_elements <= MOST_ELEMENTS:
+            storage._known = torch.UntypedStorage(storage.nbytes()).fill_(0)
 
 
 def _on_host(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from kernbench.errors import NoDataError
+from kernbench.torch_bridge.dispatch.even_choices import tell
 from kernbench.torch_bridge.dispatch.known_values import follow, read, results_of, values_of
 from kernbench.torch_bridge.dispatch.sync_batch_norm import drops_empty_ranks
 from kernbench.torch_bridge.placement.call_keys import call_keys, is_meta
@@ -175,7 +176,10 @@ def stand_in(func: Any, args: Any) -> Any:
 def copy_to_host(operation: Operation, args: Any, kwargs: dict[str, Any]) -> Tensor:
     """Copy from a device to the host: known values, otherwise zeros."""
     is_into = operation.full_name == "aten.copy_.default"
-    values = values_of(args[1] if is_into else args[0])
+    source = args[1] if is_into else args[0]
+    values = values_of(source)
+    if values is not None:
+        tell((source,))
     if is_into:
         written: Tensor = args[0]
         return written.zero_() if values is None else written.copy_(values)

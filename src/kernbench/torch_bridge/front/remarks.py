@@ -45,6 +45,12 @@ def remarks_of(session: Session) -> list[str]:
     if unknown:
         named = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
         lines.append(f"timed by their bytes alone, as their arithmetic is not modeled: {named}")
+    if session.even_choices:
+        lines.append(
+            f"assumed: what torch.topk chooses at {', '.join(session.even_choices)} is taken to be "
+            "even (balanced routing: each expert gets as many tokens), as a run without data does "
+            "not know it"
+        )
     if session.left_out_compiling:
         lines.append(
             "torch.compile was left out, as KERNBENCH_COMPILE=eager asks: the program ran, and was "

@@ -54,6 +54,10 @@ class Session:
         """Whether the compiler would have fused collectives in symmetric memory."""
         self.stand_ins: set[str] = set()
         """Packages in whose place kernbench's stand-ins were imported."""
+        self.has_even_choices = False
+        """Whether a choice of unknown numbers was taken to be even (ADR-0193)."""
+        self.even_choices: dict[str, None] = {}
+        """Where the program makes those that have decided something."""
         self.pricings: dict[Float32, Pricing] = {}
         """By the requested precision of float32 products."""
         self.costs = self.pricing(Float32()).costs

@@ -1,0 +1,76 @@
+"""Choices of unknown numbers, which a run without data takes to be even (ADR-0193).
+
+A router of experts chooses for each token the largest of its scores. How many tokens an expert gets
+decides shapes and splits, and depends on data; that each gets as many as the others is what routers
+are trained for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernbench.clock import user_site
+from kernbench.torch_bridge.base.operations import PLAIN
+from kernbench.torch_bridge.placement.residence import storage_of
+from kernbench.torch_bridge.processes.process import current
+
+CHOOSES = "aten.topk.default"
+MOST_CHOSEN = 1 << 20
+"""The largest tensor of such choices, or of what follows from them, whose values are kept."""
+
+
+def dealt(args: Any, result: Any) -> Tensor | None:
+    """Return what ``topk`` chooses of unknown rows: their columns, dealt out in turn.
+
+    None where there are more columns than choices, as where tokens are sampled from a vocabulary.
+    """
+    given, chosen, dim = args[0], result[1], args[2] if len(args) > 2 else -1
+    if given.dim() < 2 or dim % given.dim() != given.dim() - 1:
+        return None
+    choices = int(given.shape[-1])
+    if not choices <= chosen.numel() <= MOST_CHOSEN:
+        return None
+    return torch.arange(chosen.numel()).remainder_(choices).view(chosen.shape)
+
+
+def place_of(values: Iterable[Any]) -> str | None:
+    """Return where choices were made on which known values of nested arguments depend."""
+    if not current().session.has_even_choices:
+        return None
+    for value in values:
+        if type(value) is list or type(value) is tuple:
+            found = place_of(value)
+        elif type(value) in PLAIN and value.layout is torch.strided:
+            found = getattr(getattr(storage_of(value), "_known", None), "chosen_at", None)
+        else:
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def mark(tensors: Iterable[Tensor], place: str | None) -> None:
+    """Note of the known values of tensors that they depend on choices at this place, if at any."""
+    if place is None:
+        return
+    for each in tensors:
+        known = getattr(storage_of(each), "_known", None)
+        if known is not None:
+            known.chosen_at = place
+
+
+def begin(chosen: Tensor) -> None:
+    """Note where the program makes a choice that is taken to be even."""
+    current().session.has_even_choices = True
+    mark([chosen], str(user_site()))
+
+
+def tell(values: Iterable[Any]) -> None:
+    """Let the report name the choices on which values depend that decide something."""
+    place = place_of(values)
+    if place is not None:
+        current().session.even_choices[place] = None
