@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kernbench.cli import options as given
 from kernbench.cli.programs.bench_file import Bench, load_bench
+from kernbench.cli.programs.folded import check_folding, run_folded
 from kernbench.cli.programs.own_torch import uses_of_own_torch
 from kernbench.cli.programs.reporting import DONE, guarded, imported, make_room, run_and_report
 from kernbench.outputs import Outputs
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
+    from kernbench.runtime_api import RuntimeContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,8 @@ class BenchOptions(given.KernelOptions):
     machine: given.BenchMachine = None
     ranks: given.Ranks = None
     max_restarts: given.MaxRestarts = 0
+    fold: given.Fold = False
+    fold_check: given.FoldCheck = 0
     param: Annotated[
         list[str] | None,
         typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of the bench."),
@@ -48,6 +53,8 @@ def run_bench(options: BenchOptions) -> int:
 
     def start() -> int:
         plan = _plan(options)
+        if options.fold or options.fold_check:
+            check_folding(options.data, plan.ranks, plan.machine, "--ranks N")
         with make_room(options, options.machine, [plan.bench.path, *imported()]) as outputs:
             return guarded(lambda: _run(plan, options, outputs), options.debug)
 
@@ -92,24 +99,30 @@ def _plan(options: BenchOptions) -> _ReadyRun:
 def _run(plan: _ReadyRun, options: BenchOptions, outputs: Outputs) -> int:
     from kernbench.runtime_api import RuntimeContext, with_restarts
 
-    context = RuntimeContext(
-        machine=plan.machine,
-        ranks=plan.ranks,
-        data=options.data,
-        seed=options.seed,
-        **options.checks,
-        record_memory=options.records_memory,
-        record_lines=options.records_lines,
-        tf32=options.tf32,
-    )
+    def make_context() -> RuntimeContext:
+        context = RuntimeContext(
+            machine=plan.machine,
+            ranks=plan.ranks,
+            data=options.data,
+            seed=options.seed,
+            **options.checks,
+            record_memory=options.records_memory,
+            record_lines=options.records_lines,
+            tf32=options.tf32,
+        )
+        context.run.remarks.append(lambda: plan.changes)
+        context.run.remarks.append(lambda: uses_of_own_torch(plan.bench.path))
+        return context
 
-    context.run.remarks.append(lambda: plan.changes)
-    context.run.remarks.append(lambda: uses_of_own_torch(plan.bench.path))
-
-    def work() -> int:
+    def work(context: RuntimeContext) -> int:
         with_restarts(
             context, lambda _: plan.bench.start(context, plan.params), options.max_restarts
         )
         return DONE
 
-    return run_and_report(context, options, outputs, work)
+    def report(context: RuntimeContext) -> int:
+        return run_and_report(context, options, outputs, partial(work, context))
+
+    if options.fold or options.fold_check:
+        return run_folded(make_context, plan.ranks, options.fold_check, work, report)
+    return report(make_context())

@@ -30,8 +30,8 @@ MOST_TRIED = 128
 """Up to how many ranks a program runs twice, so that times are those of all ranks."""
 
 
-def check_folding(has_data: bool, num_ranks: int, machine: Machine) -> None:
-    """Refuse what cannot be folded.
+def check_folding(has_data: bool, num_ranks: int, machine: Machine, options: str) -> None:
+    """Refuse what cannot be folded; ``options`` ask for ranks.
 
     Raises:
         UsageError: With data each rank computes its own; one rank is not folded; or the machine's
@@ -48,9 +48,7 @@ def check_folding(has_data: bool, num_ranks: int, machine: Machine) -> None:
             "or the scenario out"
         )
     if num_ranks == 1:
-        raise UsageError(
-            "--fold needs ranks: pass --nproc-per-node, and --nnodes for several nodes"
-        )
+        raise UsageError(f"--fold needs ranks: pass {options}")
 
 
 class Command(NamedTuple):

@@ -117,7 +117,8 @@ def torchrun(options: TorchrunOptions) -> int:
         machine, changes = options.load_machine(name, ranks)
         check_nodes(machine, nprocs, nnodes)
         if options.fold or options.fold_check:
-            check_folding(options.data, nnodes * nprocs, machine)
+            asked = "--nproc-per-node, and --nnodes for several nodes"
+            check_folding(options.data, nnodes * nprocs, machine, asked)
         check_torch()
         with make_room(options, options.machine, [path]) as outputs:
             return _run(options, path, machine, changes, (nnodes, nprocs), outputs)

@@ -417,7 +417,9 @@ class Distributed(Groups):
             meeting = members.pending[call] = Collective(
                 self._run, title, members.ranks, members.timeout_ps
             )
-        self._arrive(meeting, position, work, members)
+        folding = self._run.folding
+        others = () if folding is None else folding.positions(members.ranks, state.rank)
+        self._arrive(meeting, position, work, members, others)
         if meeting.is_complete:
             del members.pending[call]
         return self._finish(work, async_op)
@@ -431,6 +433,8 @@ class Distributed(Groups):
         members.position(peer)
         if peer == rank:
             raise UsageError(f"{what}: rank {rank} cannot {what} to itself; use copy_()")
+        if self._run.folding is not None:
+            self._run.folding.check_pair(members.ranks, rank, peer)
         is_sender = what == "send"
         ends = (rank, peer) if is_sender else (peer, rank)
         key = (members, *ends, tag)
@@ -490,7 +494,14 @@ class Distributed(Groups):
         run.pass_launch_time(state, signature.op, 0 if run.lines is None else run.lines.at(site))
         return Work(run, signature, inputs, outputs, site, sent, taken)
 
-    def _arrive(self, meeting: Collective, position: int, work: Work, channel: Any) -> None:
+    def _arrive(
+        self,
+        meeting: Collective,
+        position: int,
+        work: Work,
+        channel: Any,
+        others: tuple[int, ...] = (),
+    ) -> None:
         """Bring the rank's part to the meeting, after its stream and the channel's last call."""
         state = self._run.rank_state
         queue = self._run.queue_for(state.sip_id)
@@ -499,7 +510,7 @@ class Distributed(Groups):
         after = state.put_behind(channel, queue, work)
         if self._run.keeper is not None:
             self._run.keeper.arrives(meeting, position, work, channel, queue, work.touched)
-        meeting.arrive(position, work, after)
+        meeting.arrive(position, work, after, others)
 
     def _finish(self, work: Work, async_op: bool) -> Work | None:
         if async_op:

@@ -77,6 +77,11 @@ class SpawnContext:
     ) -> None:
         """Start ``fn(rank, *args)`` for each rank, bound to the SIP of its number."""
         folding = self._run.folding
+        if folding is not None and folding.num_ranks != nprocs:
+            raise UsageError(
+                f"the program cannot be folded: it spawns {nprocs} ranks of {folding.num_ranks}; "
+                "spawn torch.world_size ranks, or leave --fold out"
+            )
         running = range(nprocs) if folding is None else folding.running
         self._num_alive = len(running)
         self._let_garbage_wait(len(running))

@@ -74,9 +74,15 @@ class SymmetricMemory:
         """Share the memory behind a tensor; every rank of the group calls it and waits for all.
 
         Raises:
-            UsageError: It was not allocated by :meth:`empty`, or the ranks' sizes differ.
+            UsageError: It was not allocated by :meth:`empty`, the ranks' sizes differ, or not all
+                ranks run.
         """
         context = self._context
+        if context.run.folding is not None:
+            raise UsageError(
+                "the program cannot be folded: it shares memory with ranks that do not run "
+                "(symmetric_memory.rendezvous); leave --fold out"
+            )
         members = context.distributed.resolve(group)
         state = context.run.rank_state
         position = members.position(state.rank)
