@@ -48,11 +48,15 @@ def folded(
     context.run.folding = Folding(ranks, axes)
     context.run.folding.placements = placements
     context.op_log.running = context.run.folding.running
+    run_in(context, case, ranks, program)
+    return context
+
+
+def run_in(context: RuntimeContext, case: str, ranks: int, program: Path = PROGRAM) -> None:
     code = compile(program.read_text(), str(program), "exec")
     nodes = nodes_in(context.machine)
     with context:
         run_torchrun(context, program, code, [str(program), case], ranks // nodes, num_nodes=nodes)
-    return context
 
 
 def nodes_in(machine: Machine) -> int:
@@ -164,6 +168,25 @@ def test_unequal_work_of_experts_is_not_folded() -> None:
     with pytest.raises(SpawnException) as caught:
         folded("uneven", 4, "ahbm:4")
     assert "sends parts of 1 to 4 elements" in str(caught.value.exceptions[0])
+
+
+@pytest.mark.adr("0195-D1")
+def test_ranks_of_a_row_with_unequal_parts_all_run() -> None:
+    context = RuntimeContext(machine="ahbm:8", data=False)
+    context.run.folding = Folding(8)
+    with pytest.raises(SpawnException) as caught:
+        run_in(context, "uneven_in_rows", 8)
+    assert "each of them has to run" in str(caught.value.exceptions[0])
+    assert context.run.folding.wanted == RankAxis(1, 4)
+    axes = (RankAxis(1, 4),)
+    placements = placements_of_all(folded("uneven_in_rows", 8, "ahbm:8", axes, keeps=True))
+    found = folded("uneven_in_rows", 8, "ahbm:8", axes, placements=placements)
+    assert found.run.folding is not None
+    assert found.run.folding.is_exact
+    machine = "ahbm:8"
+    whole = simulated("folded.py", "uneven_in_rows", nprocs=8, machine=machine, data=False).op_log
+    for rank in range(4):
+        assert commands(found.op_log, rank) == commands(whole, rank)
 
 
 def test_a_group_without_whoever_runs_for_its_ranks_is_refused() -> None:

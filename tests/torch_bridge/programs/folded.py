@@ -5,6 +5,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -63,6 +64,22 @@ def uneven() -> None:
     sent, taken = [1 + each for each in range(ranks)], [1 + rank] * ranks
     given, out = torch.ones(sum(sent), device="cuda"), torch.empty(sum(taken), device="cuda")
     dist.all_to_all_single(out, given, taken, sent)
+
+
+def uneven_in_rows() -> None:
+    """The same among half of the ranks, and a ring of them; the other half does the same."""
+    mesh = init_device_mesh("cuda", (2, ranks // 2), mesh_dim_names=("dp", "ep"))
+    place, size = mesh["ep"].get_local_rank(), ranks // 2
+    sent, taken = [64 << each for each in range(size)], [64 << place] * size
+    given, out = torch.ones(sum(sent), device="cuda"), torch.empty(sum(taken), device="cuda")
+    group = mesh["ep"].get_group()
+    dist.all_to_all_single(out, given, taken, sent, group=group)
+    around = [(each + 1) % size for each in range(size)]
+    passed = funcol.wait_tensor(funcol.permute_tensor(out[:64], around, group))
+    parts = [torch.empty(64 << each, device="cuda") for each in range(size)]
+    dist.all_gather(parts, parts[place].clone(), group=group)
+    dist.all_reduce(passed, group=mesh["dp"].get_group())
+    torch.cuda.synchronize()
 
 
 def odd_groups() -> None:

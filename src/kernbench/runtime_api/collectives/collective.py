@@ -168,14 +168,19 @@ class Collective:
     def _check(self) -> None:
         """Refuse calls that do not match, as soon as all are known."""
         works = self.parts()
-        error = differing(self.title, works)
+        error: KernbenchError | None = differing(self.title, works)
         try:
             if error is None:
                 self._counts = exchanged(self.title, works)
         except CollectiveMismatchError as wrong:
             error = wrong
         if error is not None:
-            self.fail(error)
+            self.fail(self.unequal(error))
+
+    def unequal(self, error: KernbenchError) -> KernbenchError:
+        """Return the error of parts that do not fit, or that more ranks of a folded run have to."""
+        folding = self._run.folding
+        return error if folding is None else folding.unequal(self.ranks, error)
 
     def fail(self, error: KernbenchError) -> None:
         """End every rank's part with an error."""

@@ -457,4 +457,5 @@ def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
             meeting.fail(error)
         except (RuntimeError, ValueError) as error:
             # PyTorch refuses to copy or to combine the ranks' tensors.
-            meeting.fail(not_fitting(meeting.title, parts, str(error).partition("\n")[0]))
+            wrong = not_fitting(meeting.title, parts, str(error).partition("\n")[0])
+            meeting.fail(meeting.unequal(wrong))

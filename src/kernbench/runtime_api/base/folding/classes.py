@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from kernbench.errors import UsageError
+from kernbench.errors import KernbenchError, UsageError
 from kernbench.runtime_api.base.folding.axes import RankAxis, axes_of, axis_of, shown
 
 if TYPE_CHECKING:
@@ -148,6 +148,19 @@ class Folding:
             f"rank {rank} sends to or receives from rank {peer}, which does not run: each of ranks "
             f"{shown(ranks)} has to"
         )
+
+    def unequal(self, ranks: tuple[int, ...], error: KernbenchError) -> KernbenchError:
+        """Return what ends a collective whose ranks turn out to have unequal parts.
+
+        That ranks which one runs for bring other parts is no mistake of the program's if the group
+        is an axis along which they may differ. It is noted then.
+        """
+        axis = axis_of(ranks, self.num_ranks)
+        stands_for_some = any(self.representative(rank) != rank for rank in ranks)
+        if not stands_for_some or axis is None or axis.size == self.num_ranks:
+            return error
+        self.wanted = axis
+        return MustSplitError(f"ranks {shown(ranks)} have unequal parts: each of them has to run")
 
     def level(
         self,
