@@ -100,15 +100,33 @@ def test_groups_of_odd_widths_run_on_the_vector_engine_channels_last() -> None:
     ]  # fmt: skip
     for which in (ConvolutionPass.TO_INPUT, ConvolutionPass.TO_WEIGHT):
         assert name(16, which=which) == "conv_grouped_gradient_last"
-    # Those of gradients take whole sets of 32 groups, or of 32 channels of narrow ones.
+    # Those of gradients take 32 groups and more, or whole sets of 32 channels of narrow ones.
     gradient = replace(PLAIN, which=ConvolutionPass.TO_INPUT)
-    for width, count, is_product in ((16, 32, True), (16, 18, False), (8, 24, True), (8, 7, False)):
+    several = ((16, 32, True), (16, 40, True), (16, 18, False), (8, 24, True), (8, 7, False))
+    for width, count, is_product in (*several, (48, 8, True), (56, 8, False)):
         channels = width * count
         grouped = replace(gradient, given=channels, made=channels, groups=count)
         found = chosen(grouped).kernels[-1].name
         assert found == ("conv_half" if is_product else "conv_grouped_gradient_last")
     assert name(24, planar=True) in ("conv_half", "conv_half_planar")
     assert name(24, dtype="float32", itemsize=4) == "conv_float32"
+
+
+@pytest.mark.adr("0196-D3")
+def test_gradients_of_few_groups_are_slower_in_planes_too() -> None:
+    sip, library = load_machine("rtx-3090").sip, load_library("sm86")
+
+    def found(width: int, count: int, which: ConvolutionPass) -> KernelChoice:
+        channels = width * count
+        grouped = replace(PLAIN, given=channels, made=channels, groups=count, planar=True)
+        return convolution_kernels(replace(grouped, which=which), sip, library)
+
+    for which in ConvolutionPass:
+        few, many = found(16, 16, which), found(16, 32, which)
+        is_slower = few.kernels[-1].name == "conv_half_grouped_gradient"
+        assert is_slower == (which is not ConvolutionPass.FORWARD)
+        # Half of the channels.
+        assert (few.total_us > 0.9 * many.total_us) == is_slower
 
 
 @pytest.mark.adr("0134-D2")

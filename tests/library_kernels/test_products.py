@@ -42,6 +42,17 @@ def test_a_long_k_with_few_tiles_is_split_and_added_up() -> None:
     assert len(batched.kernels) == 1
 
 
+@pytest.mark.adr("0196-D4")
+def test_few_columns_of_millions_of_rows_keep_all_pes_busy() -> None:
+    k = 9834496
+    chosen = product_kernels(Product(m=4, n=4, k=k), SIP, LIBRARY)
+    assert chosen.kernels[0].num_tiles > 108
+    # Padding makes its rows sixteen times as long as they are.
+    assert chosen.total_us < 16 * 2 * 2 * 4 * k / 2039e3
+    shorter = product_kernels(Product(m=4, n=4, k=65536), SIP, LIBRARY)
+    assert shorter.kernels[0].num_tiles <= 16
+
+
 def test_float32_with_few_rows_takes_small_tiles() -> None:
     # ViT-Base at batch 1: with tiles of 128 x 128, 12 of 108 PEs have work.
     found = time_us(Product(m=197, n=768, k=768, dtype="float32", itemsize=4, out_bytes=4))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.hardware import KernelConstants, load_library, load_machine
-from kernbench.library_kernels import kept_share, scattered, stream, time_kernel
+from kernbench.library_kernels import column_sums, kept_share, scattered, stream, time_kernel
 
 SIP = load_machine("h100-sxm").sip
 A100 = load_machine("a100-sxm-80g").sip
@@ -54,3 +54,19 @@ def test_narrow_elements_wait_and_wide_ones_stream() -> None:
     # Half of the bytes, but as many loads.
     assert floats < 1.7 * halves
     assert floats == pytest.approx(8 * elements / (0.88 * 2039e3), rel=0.15)
+
+
+@pytest.mark.adr("0196-D2")
+def test_sums_of_few_columns_wait_for_rows_whatever_the_columns() -> None:
+    """Closed form: a block for each 16 columns, and 256 rows of it under way."""
+    rows, constants = 100864, load_library("sm80").constants("aten_norm_weights")
+
+    def sums_us(columns: int) -> float:
+        kernel = column_sums("aten_norm_weights", rows, columns, 4)
+        assert kernel.num_tiles == -(-columns // 16)
+        assert kernel.port_bytes >= kernel.hbm_read_bytes == 2 * rows * columns * 4
+        return time_kernel(kernel, A100, constants).total_us
+
+    assert sums_us(16) == pytest.approx(rows / 256 * float(constants.trip_ns) / 1e3, rel=0.1)
+    assert sums_us(192) == pytest.approx(sums_us(16), rel=0.01)
+    assert sums_us(16 * 108 * 4) > 1.9 * sums_us(192)

@@ -10,11 +10,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kernbench.errors import UsageError  # noqa: E402
 from kernbench.hardware import load_library, load_machine  # noqa: E402
 from kernbench.library_kernels import Product, product_kernels  # noqa: E402
 from kernbench.op_log import Template  # noqa: E402
 from kernbench.torch_bridge.base.operations import describe  # noqa: E402
 from kernbench.torch_bridge.costs import OperationCosts  # noqa: E402
+from kernbench.torch_bridge.costs.releases import ASKED  # noqa: E402
 from kernbench.torch_bridge.costs.scattered import spread_bytes, spread_of_copy  # noqa: E402
 from kernbench.torch_bridge.processes.float32 import Float32  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
@@ -234,6 +236,35 @@ def test_norms_of_rows_make_their_operands_contiguous_first() -> None:
     wanted = ([384], stats, stats, of_row, of_row, [True, True, True])
     plain, copied = (template(A100, func, rows, each, *wanted) for each in (rows, planes))
     assert copied.hbm_bytes - plain.hbm_bytes == 2 * rows.nbytes
+
+
+@pytest.mark.adr("0196-D2")
+def test_older_releases_summed_gradients_of_norms_by_few_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def backward(rows: int, wanted: list[bool]) -> Template:
+        x, stats, of_row = empty(rows, 192), empty(rows, 1), empty(192)
+        func = aten.native_layer_norm_backward.default
+        return template(A100, func, x, x, [192], stats, stats, of_row, of_row, wanted)
+
+    every, rows = [True, True, True], 512 * 197
+    monkeypatch.delenv(ASKED, raising=False)
+    newer, of_input = backward(rows, every), backward(rows, [True, False, False])
+    monkeypatch.setenv(ASKED, "1.12")
+    older = backward(rows, every)
+    assert older.hbm_bytes == pytest.approx(newer.hbm_bytes, rel=0.01)
+    # 394 times 256 rows wait for each other, beside the gradient of the input.
+    wait_ps = rows / 256 * float(load_library("sm80").constants("aten_norm_weights").trip_ns) * 1e3
+    assert older.duration_ps - of_input.duration_ps == pytest.approx(wait_ps, rel=0.1)
+    assert older.duration_ps > 2 * newer.duration_ps
+    assert backward(rows, [True, False, False]).duration_ps == of_input.duration_ps
+    few = backward(256, every).duration_ps
+    monkeypatch.setenv(ASKED, "2.0.1")
+    assert backward(rows, every).duration_ps == newer.duration_ps
+    assert backward(256, every).duration_ps == few
+    monkeypatch.setenv(ASKED, "new")
+    with pytest.raises(UsageError, match="KERNBENCH_TORCH_KERNELS=new is no release"):
+        backward(rows, every)
 
 
 @pytest.mark.adr("0167-D4")

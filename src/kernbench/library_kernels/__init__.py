@@ -54,7 +54,7 @@ from kernbench.library_kernels.quantize import (
     quantize_rows,
     scale_and_quantize_rows,
 )
-from kernbench.library_kernels.streams import ELEMENTS_OF_BLOCK, scattered, stream
+from kernbench.library_kernels.streams import ELEMENTS_OF_BLOCK, column_sums, scattered, stream
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip, merged
 
 __all__ = [
@@ -85,6 +85,7 @@ __all__ = [
     "channel_convolution",
     "chunk_products",
     "chunk_scan",
+    "column_sums",
     "convolution_kernels",
     "convolution_update",
     "efficient_splits",

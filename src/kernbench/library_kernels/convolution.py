@@ -35,9 +35,13 @@ _UNDER_WAY = 512 * 8
 """Bytes that a block of 512 threads asks for at a time."""
 _GROUP_WIDTHS = (4, 8, 16, 32)
 """Channels of a group for which there are kernels that take images channels-last."""
+_GRADIENT_WIDTHS = (48,)
+"""For which there are kernels of gradients, of any number of groups: Visformer's 8 and ResNeSt's 4
+take no longer channels-last."""
 _AT_A_TIME = 32
-"""Kernels of gradients take so many groups, or with up to 8 channels so many channels of several,
-and multiples: in training, networks with others take up to twice as long channels-last."""
+"""Kernels of gradients take so many groups and more, or with up to 8 channels so many channels of
+several, and multiples: in training, networks with others take up to twice as long channels-last,
+and DPN's with 40 and 50 groups do not."""
 _NARROW = 8
 _WIDE_TILE = 128
 """Others take groups of more than 32 channels by tiles of so many: 56, 72 and 128 take as long."""
@@ -123,6 +127,11 @@ def _candidates(
     moves = _moves(conv) if conv.planar == by_matrix else ()
     product = _product(conv, by_matrix)
     kernels = product_kernels(product, sip, library, "conv").kernels
+    if by_matrix and conv.groups > 1 and not _has_grouped_kernel(conv):
+        slower = f"{kernels[0].name}_grouped_gradient"
+        if conv.which is not ConvolutionPass.FORWARD and slower in library.names():
+            yield tuple(replace(each, name=slower) for each in kernels)
+            return
     yield (*moves, *kernels)
     if moves and f"{kernels[0].name}_planar" in library.names():
         product = _product(conv, padded=False)
@@ -136,10 +145,12 @@ def _candidates(
 
 def _has_grouped_kernel(conv: Convolution) -> bool:
     given, made = conv.given // conv.groups, conv.made // conv.groups
-    if given != made or given not in _GROUP_WIDTHS:
+    if given != made:
         return False
-    taken = conv.given if given <= _NARROW else conv.groups
-    return conv.which is ConvolutionPass.FORWARD or not taken % _AT_A_TIME
+    if conv.which is ConvolutionPass.FORWARD or given not in _GROUP_WIDTHS:
+        of_gradient = conv.which is not ConvolutionPass.FORWARD
+        return given in _GROUP_WIDTHS or (of_gradient and given in _GRADIENT_WIDTHS)
+    return not conv.given % _AT_A_TIME if given <= _NARROW else conv.groups >= _AT_A_TIME
 
 
 def _is_for_winograd(conv: Convolution) -> bool:

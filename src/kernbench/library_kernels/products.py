@@ -100,6 +100,9 @@ _MATRIX_TILES = (
 _WIDE_TILES = tuple(ProductTile(128, columns) for columns in (96, 160, 192, 224))
 _NARROW_TILES = tuple(ProductTile(128, columns) for columns in (8, 16))
 """Of convolutions in groups, whose kernels fill tiles with one instruction's columns."""
+_VERY_LONG, _MORE_SPLITS = 1 << 18, (32, 64, 128, 256)
+"""A K of so many, of a C of few elements, is cut until its parts keep all PEs busy: gradients of
+weights of 3 x 4 and 4 x 4 from 10 to 20 million rows (CaiT, ConViT) do not take milliseconds."""
 _LONG, _LONG_SPLITS = 8192, (1, 4, 8, 11, 16, 32)
 """Gradients of a convolution's weights are sums over so many positions, cut as PEs are free."""
 _VECTOR_TILES = (
@@ -151,8 +154,12 @@ def _candidates(product: Product, sip: SipSpec, name: str) -> Iterator[tuple[Lib
     if product.batch > 1 and product.a_bytes is not None and not by_vector:
         tiles += _NARROW_TILES
     is_long = product.a_bytes is not None and product.k >= _LONG
+    is_very_long = not by_vector and product.k >= _VERY_LONG and not is_long
     for tile in tiles:
-        for split in _LONG_SPLITS if is_long else tile.splits:
+        splits = _LONG_SPLITS if is_long else tile.splits
+        if is_very_long and max(product.m, product.n) <= tile.block_m == tile.block_n:
+            splits += _MORE_SPLITS
+        for split in splits:
             may_split = product.may_split and product.batch == 1
             if split == 1 or (may_split and product.k >= split * _LEAST_PART):
                 yield _tiled(product, tile, split, depth, name, sip)

@@ -22,6 +22,8 @@ _FROM_CACHE = 0.65
 channels-last is as fast as ``conv_copy``, which was fitted on an RTX 3090."""
 _BLOCKS = 16
 """So many of them fill a PE."""
+_COLUMNS, _ROWS_AT_A_TIME = 16, 256
+"""Of a block that sums columns, which has 32 rows of threads with 8 elements each under way."""
 _OVERLAP = 3.0
 """How well waits of threads and the bytes of HBM overlap."""
 
@@ -60,4 +62,21 @@ def scattered(
         hbm_read_bytes=read_bytes,
         hbm_written_bytes=written_bytes,
         overlap=_OVERLAP,
+    )
+
+
+def column_sums(name: str, rows: int, columns: int, itemsize: int) -> LibraryKernel:
+    """Return a launch that sums the columns of two matrices, a block for each few of them.
+
+    So many blocks as columns give: of few columns with many rows, most PEs have nothing to do, and
+    a block waits for a part of the rows before it asks for the next.
+    """
+    trips = max(1.0, rows / _ROWS_AT_A_TIME)
+    loaded = 2.0 * min(rows, _ROWS_AT_A_TIME) * _COLUMNS * itemsize
+    trip = Trip(simple=3.0 * _ROWS_AT_A_TIME * _COLUMNS, loaded_bytes=loaded)
+    return LibraryKernel(
+        name=name,
+        tiles=(Tiles(count=max(1, math.ceil(columns / _COLUMNS)), trips=trips, trip=trip),),
+        resident=2,
+        hbm_read_bytes=2.0 * rows * columns * itemsize,
     )

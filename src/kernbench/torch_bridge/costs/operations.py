@@ -17,6 +17,7 @@ from kernbench.torch_bridge.costs.convolutions import ConvolutionCosts, is_plana
 from kernbench.torch_bridge.costs.flash_attention import FlashAttentionCosts
 from kernbench.torch_bridge.costs.gemm import GemmCosts
 from kernbench.torch_bridge.costs.given_shapes import GivenShapes
+from kernbench.torch_bridge.costs.norm_weights import NormWeightCosts
 from kernbench.torch_bridge.costs.products import (
     CONVOLUTIONS,
     PRODUCTS,
@@ -61,6 +62,7 @@ class OperationCosts:
         self.attention = AttentionCosts(machine)
         self.flash_attention = FlashAttentionCosts(machine, self.attention)
         self._scattered = ScatteredCosts(machine)
+        self._norm_weights = NormWeightCosts(machine)
         self._given = GivenShapes()
         self._by_bytes: dict[Any, OperationTiming] = {}
         self._rearrangements: dict[tuple[OperationTiming, int], OperationTiming] = {}
@@ -183,6 +185,9 @@ class OperationCosts:
         given = (*args, *kwargs.values()) if kwargs else args
         sip = self._machine.sip_at(sip_id)
         read, written = _moved(rule, operation, args, given, result, sip)
+        weights = self._norm_weights.timing(operation.name, args, sip_id)
+        if weights is not None:
+            read //= 2
         if rule.of_batch:
             moved = (read, written)
             trains = rule.has_second_pass(args)
@@ -202,6 +207,7 @@ class OperationCosts:
             planes,
             spread,
             copied,
+            weights is not None and args[2][-1],
         )
         found = self._by_bytes.get(key)
         if found is None:
@@ -222,6 +228,8 @@ class OperationCosts:
             for made, size, spread in copied:
                 copy = self._scattered.timing(operation.name, made, size, size, sip_id, spread)
                 found = in_turn(copy or timing_by_bytes(operation.name, sip, size, size), found)
+            if weights is not None:
+                found = in_turn(found, weights)
             self._by_bytes[key] = found
         return found
 

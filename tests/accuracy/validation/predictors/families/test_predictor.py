@@ -252,7 +252,7 @@ def test_all_of_mpt_in_16_bits_ran_the_attention_of_the_script_that_submitted_it
     assert asked.program.args[-1] == "triton"
 
 
-@pytest.mark.adr("0162-D2")
+@pytest.mark.adr("0196-D1")
 def test_latencies_and_rates_of_pictures_are_of_one_program(tmp_path: Path) -> None:
     said = {
         "source": "nv-dle",
@@ -260,14 +260,18 @@ def test_latencies_and_rates_of_pictures_are_of_one_program(tmp_path: Path) -> N
         "program_config": "FP32 Inference Latency | Batch Size=8",
         "local_batch": 8,
         "derived_step_time_s": "",
+        "device": "A100",
     }
     latency = row(tmp_path, **said, metric="Latency Avg", unit="ms")
     rate = row(tmp_path, **said, metric="Throughput Avg", unit="img/s", value=500)
     first, second = PREDICTOR.asked(latency), PREDICTOR.asked(rate)
     assert first.program == second.program
-    assert (first.units, second.units) == (1, 8)
-    # The first of 6,250 batches takes longer; a mean of rates hardly sees it.
-    assert (first.extra_us, second.extra_us) == (1.5e6 / 6250, 0)
+    # One of a hundred batches is slow: of it a mean latency has a hundredth, one of rates nothing.
+    assert first.units == 1
+    assert second.units == pytest.approx(8 * 0.99)
+    assert (first.extra_us, second.extra_us) == (1770, 0)
+    many = dataclasses.replace(latency, fields={**latency.fields, "local_batch": "256"})
+    assert PREDICTOR.asked(many).extra_us == pytest.approx(256 * 46)
     training = said | {"program_config": "Training performance", "metric": "Throughput Avg"}
     with pytest.raises(ProgramError, match="classification forwards only"):
         PREDICTOR.asked(row(tmp_path, **training))
@@ -436,6 +440,15 @@ def test_networks_of_timm_run_with_the_switches_of_their_file(
     assert ("reduction_math_sdp(True)" in program.text()) is (release == "2.4.0")
     assert "use_columns" not in program.text()
     compile(program.text(), "the loop", "exec")
+
+
+@pytest.mark.adr("0196-D2")
+def test_steps_of_training_have_the_kernels_of_their_release(tmp_path: Path) -> None:
+    line = "timm-bench,RTX 3090,1.12,amp,nhwc,no,{},resnet34,21.8,224,64,3.6,10"
+    rows = rows_of(tmp_path, TIMM + "\n", *(line.format(each) for each in ("train", "infer")))
+    train, infer = (PREDICTOR.asked(each).program for each in rows)
+    assert train.variables == (("KERNBENCH_TORCH_KERNELS", "1.12"),)
+    assert infer.variables == ()
 
 
 @pytest.mark.adr("0162-D3")

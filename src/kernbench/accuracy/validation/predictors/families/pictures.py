@@ -43,6 +43,9 @@ def timm_benchmark(row: Row, programs: Path) -> ChosenProgram:
         made = replace(made, changes=_HALF_SCORES)
     elif _release(row) == _WITHOUT_CUDNN and dtype != "float32" and form == "nchw":
         made = replace(made, changes=_COLUMNS)
+    if row.op == "train":
+        release = ".".join(str(each) for each in _release(row))
+        made = replace(made, variables=((_KERNELS_OF, release),))
     return ChosenProgram(program=made)
 
 
@@ -50,6 +53,8 @@ def _release(row: Row) -> tuple[int, ...]:
     return tuple(int(each) for each in row.fields["torch_version"].split(".")[:2])
 
 
+_KERNELS_OF = "KERNBENCH_TORCH_KERNELS"
+"""The variable by which a program's kernels are those of an older release of PyTorch."""
 _COMPILED = ((r"^    step\(\)$", "    model = torch.compile(model)\n    step()"),)
 """What ``--torchcompile`` adds to the benchmark."""
 _WIDE_SCORES = (2, 5)
@@ -117,12 +122,19 @@ _CONDITIONS = {
 """Hosts with PyTorch 1.9 of the container 21.03: fitted to the batches of 1 of ResNeXT and the
 EfficientNets, whose time is their hosts'. The T4's clock, which a source of other rows loses more
 of, was fitted to ResNeXT's larger batches."""
-_PICTURES = 50_000
-"""A mean is of all batches of ImageNet's validation set."""
-_FIRST_US, _FIRST_OF_EIGHT_US = 1.5e6, 0.25e6
-"""How much longer the first batch takes, in which cuDNN loads its kernels and tries them: fitted to
-how far a mean latency is from the mean rate, of ResNeXT, and of EfficientNets, where eight
-processes share the batches and have met before."""
+_BATCHES = 100
+"""A mean is of as many batches: the networks' pages give ``--prof 100``, and latencies at 99 % are
+below the means of all, so that one batch in a hundred is slow and not two."""
+_SLOWEST_US = {
+    "A100": (177e3, 4.6e3),
+    "V100": (120e3, 3.1e3),
+    "V100 16GB": (14e3, 3.9e3),
+    "T4": (36e3, 4.5e3),
+}
+"""How much longer the slowest batch takes, by device: so long at least, and so long for each
+picture. Medians of the differences between mean latencies and mean rates, of batches up to 16 and
+from 64 on; they are the same for B0 and for B4, which computes eleven times as much for a picture.
+"""
 
 
 def deep_learning_examples(row: Row, programs: Path) -> ChosenProgram:
@@ -142,14 +154,12 @@ def deep_learning_examples(row: Row, programs: Path) -> ChosenProgram:
     batch = row.integer("local_batch")
     dtype = "amp" if row.dtype.startswith("mixed") else "float32"
     form = "nhwc" if dtype == "amp" else "nchw"
-    of_eight = network.startswith("efficientnet")
-    first_us = _FIRST_OF_EIGHT_US if of_eight else _FIRST_US
-    num_batches = max(_PICTURES // (8 if of_eight else 1) // batch, 1)
+    least_us, picture_us = _SLOWEST_US.get(row.device, (0.0, 0.0))
     return ChosenProgram(
         program=loop("classification", network, batch, dtype, form),
         device=A100_80G if row.device == "A100" else "",
-        units=batch if row.per else 1,
-        # A mean of rates hardly sees one slow batch.
-        extra_us=0.0 if row.per else first_us / num_batches,
+        # A mean of rates has next to nothing of a slow batch.
+        units=batch * (1 - 1 / _BATCHES) if row.per else 1,
+        extra_us=0.0 if row.per else max(least_us, picture_us * batch) / _BATCHES,
         conditions=_CONDITIONS.get(row.device.split()[0], ()),
     )
