@@ -90,13 +90,14 @@ def test_a_planar_image_is_taken_as_it_is_where_that_is_faster() -> None:
 
 
 @pytest.mark.adr("0139-D2")
+@pytest.mark.adr("0196-D5")
 def test_groups_of_odd_widths_run_on_the_vector_engine_channels_last() -> None:
     def name(width: int, **changes: Any) -> str:
         groups = replace(PLAIN, given=width * 8, made=width * 8, groups=8)
         return chosen(replace(groups, **changes)).kernels[-1].name
 
-    assert [name(each) for each in (16, 24, 32, 56)] == [
-        "conv_half", "conv_grouped_last", "conv_half", "conv_grouped_last"
+    assert [name(each) for each in (16, 24, 32, 56, 128)] == [
+        "conv_half", "conv_grouped_last", "conv_half", "conv_grouped_last", "conv_half"
     ]  # fmt: skip
     for which in (ConvolutionPass.TO_INPUT, ConvolutionPass.TO_WEIGHT):
         assert name(16, which=which) == "conv_grouped_gradient_last"
@@ -127,6 +128,19 @@ def test_gradients_of_few_groups_are_slower_in_planes_too() -> None:
         assert is_slower == (which is not ConvolutionPass.FORWARD)
         # Half of the channels.
         assert (few.total_us > 0.9 * many.total_us) == is_slower
+
+
+@pytest.mark.parametrize("architecture", ["sm86", "sm120"])
+def test_one_channel_of_planes_needs_no_matrix_engine(architecture: str) -> None:
+    machine = load_machine({"sm86": "rtx-3090", "sm120": "rtx-pro-6000-max-q"}[architecture])
+    positions = 2048 * 16 * 16
+    one = replace(PLAIN, given=512, made=1, given_positions=positions, made_positions=positions)
+    one = replace(one, taps=1, unit_stride=False, planar=True)
+    found = convolution_kernels(one, machine.sip, load_library(architecture))
+    assert (
+        found.total_us
+        < 2.5 * (512 + 1) * 2 * positions / float(machine.sip.cube.hbm_bandwidth_gbps) / 1e3
+    )
 
 
 @pytest.mark.adr("0134-D2")

@@ -35,6 +35,9 @@ _UNDER_WAY = 512 * 8
 """Bytes that a block of 512 threads asks for at a time."""
 _GROUP_WIDTHS = (4, 8, 16, 32)
 """Channels of a group for which there are kernels that take images channels-last."""
+_WHOLE_TILE = 64
+"""Groups of so many channels, and multiples, fill tiles: NFNets' of 128 take no longer in inference
+channels-last than with planes."""
 _GRADIENT_WIDTHS = (48,)
 """For which there are kernels of gradients, of any number of groups: Visformer's 8 and ResNeSt's 4
 take no longer channels-last."""
@@ -130,13 +133,13 @@ def _candidates(
     if by_matrix and conv.groups > 1 and not _has_grouped_kernel(conv):
         slower = f"{kernels[0].name}_grouped_gradient"
         if conv.which is not ConvolutionPass.FORWARD and slower in library.names():
-            yield tuple(replace(each, name=slower) for each in kernels)
+            yield tuple(_renamed(each, "_grouped_gradient") for each in kernels)
             return
     yield (*moves, *kernels)
     if moves and f"{kernels[0].name}_planar" in library.names():
         product = _product(conv, padded=False)
         kernels = product_kernels(product, sip, library, "conv").kernels
-        yield tuple(replace(each, name=_planar_name(each)) for each in kernels)
+        yield tuple(_renamed(each, "_planar") for each in kernels)
     if _is_for_winograd(conv):
         fewer = replace(product, k=math.ceil(product.k / _WINOGRAD))
         kernels = product_kernels(fewer, sip, library, "conv").kernels
@@ -147,9 +150,10 @@ def _has_grouped_kernel(conv: Convolution) -> bool:
     given, made = conv.given // conv.groups, conv.made // conv.groups
     if given != made:
         return False
-    if conv.which is ConvolutionPass.FORWARD or given not in _GROUP_WIDTHS:
-        of_gradient = conv.which is not ConvolutionPass.FORWARD
-        return given in _GROUP_WIDTHS or (of_gradient and given in _GRADIENT_WIDTHS)
+    if conv.which is ConvolutionPass.FORWARD:
+        return given in _GROUP_WIDTHS or not given % _WHOLE_TILE
+    if given not in _GROUP_WIDTHS:
+        return given in _GRADIENT_WIDTHS
     return not conv.given % _AT_A_TIME if given <= _NARROW else conv.groups >= _AT_A_TIME
 
 
@@ -164,8 +168,11 @@ def _is_for_winograd(conv: Convolution) -> bool:
     )
 
 
-def _planar_name(kernel: LibraryKernel) -> str:
-    return kernel.name if kernel.name == "conv_sum_parts" else f"{kernel.name}_planar"
+def _renamed(kernel: LibraryKernel, ending: str) -> LibraryKernel:
+    """Return a product as another kernel, but for what adds up its parts or is of one row."""
+    if kernel.name == "conv_sum_parts" or not kernel.name.startswith("conv_"):
+        return kernel
+    return replace(kernel, name=f"{kernel.name}{ending}")
 
 
 def _winograd_name(kernel: LibraryKernel) -> str:
