@@ -56,7 +56,8 @@ def run_in(context: RuntimeContext, case: str, ranks: int, program: Path = PROGR
     code = compile(program.read_text(), str(program), "exec")
     nodes = nodes_in(context.machine)
     with context:
-        run_torchrun(context, program, code, [str(program), case], ranks // nodes, num_nodes=nodes)
+        argv = [str(program), *case.split()]
+        run_torchrun(context, program, code, argv, ranks // nodes, num_nodes=nodes)
 
 
 def nodes_in(machine: Machine) -> int:
@@ -187,6 +188,23 @@ def test_ranks_of_a_row_with_unequal_parts_all_run() -> None:
     whole = simulated("folded.py", "uneven_in_rows", nprocs=8, machine=machine, data=False).op_log
     for rank in range(4):
         assert commands(found.op_log, rank) == commands(whole, rank)
+
+
+@pytest.mark.slow
+@pytest.mark.adr("0195-D1")
+def test_ranks_that_share_a_text_all_run_and_take_as_long_as_with_all() -> None:
+    program, case, axes = PROGRAMS / "long_context.py", "512 4 1 64 2 alltoall", (RankAxis(1, 4),)
+    context = RuntimeContext(machine="ahbm:8", data=False)
+    context.run.folding = Folding(8)
+    with pytest.raises(SpawnException):
+        run_in(context, case, 8, program)
+    assert context.run.folding.wanted == axes[0]
+    tried = folded(case, 8, "ahbm:8", axes, keeps=True, program=program)
+    found = folded(case, 8, "ahbm:8", axes, program=program, placements=placements_of_all(tried))
+    machine = load_machine("ahbm:8")
+    whole = simulated(program, *case.split(), nprocs=8, machine=machine, data=False).op_log
+    for rank in range(4):
+        assert sorted(commands(found.op_log, rank)) == sorted(commands(whole, rank))
 
 
 def test_a_group_without_whoever_runs_for_its_ranks_is_refused() -> None:
