@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,7 +31,8 @@ def axis_of(ranks: tuple[int, ...], num_ranks: int) -> RankAxis | None:
 
 def axes_of(ranks: Sequence[int], num_ranks: int) -> tuple[RankAxis, ...] | None:
     """Return the axes that span a group, in whatever mesh of all ranks has them; None if none."""
-    offsets = sorted(rank - min(ranks) for rank in ranks)
+    lowest = min(ranks)
+    offsets = sorted(rank - lowest for rank in ranks)
     axes: list[RankAxis] = []
     spanned = [0]
     while len(spanned) < len(offsets):
@@ -46,13 +48,13 @@ def axes_of(ranks: Sequence[int], num_ranks: int) -> tuple[RankAxis, ...] | None
         return None
     if any(low.stride * low.size > high.stride for low, high in pairwise(axes)):
         return None
-    return tuple(axes) if all(axis.position(min(ranks)) == 0 for axis in axes) else None
+    return tuple(axes) if all(axis.position(lowest) == 0 for axis in axes) else None
 
 
 def _is_next(offsets: list[int], spanned: list[int], start: int) -> bool:
     """Return whether the next offsets are those before, from another start."""
     count = len(spanned)
-    index = next((at for at, each in enumerate(offsets) if each == start), len(offsets))
+    index = bisect_left(offsets, start)
     return [each - start for each in offsets[index : index + count]] == spanned
 
 
