@@ -78,6 +78,10 @@ def test_ranks_exchange_what_each_knows() -> None:
     run("ranks_exchange_what_each_knows", nprocs=2)
 
 
+def test_an_exchange_by_counts_that_nobody_knows_says_that_it_lacks_data() -> None:
+    run("counts_that_nobody_knows", nprocs=2)
+
+
 def remarks_on(case: str) -> list[str]:
     return [line for remarks in run(case).run.remarks for line in remarks()]
 

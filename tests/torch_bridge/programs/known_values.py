@@ -260,6 +260,17 @@ def ranks_exchange_what_each_knows() -> None:
     assert taken.tolist() == [2 * rank, 2 * rank + 1, 2 * rank + 4, 2 * rank + 5]
 
 
+def counts_that_nobody_knows() -> None:
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(dist.get_rank())
+    x = torch.randn(8, 2, device="cuda")
+    counts = torch.histc(x.argmax(-1), bins=2, min=0, max=2).tolist()
+    with pytest.raises(KernbenchError) as raised:
+        dist.all_to_all_single(torch.empty_like(x), x, counts, counts)
+    assert "split sizes [0, 0] must be" in str(raised.value)
+    assert "zeros in a run with --no-data" in str(raised.value)
+
+
 def ranks_agree_on_what_each_knows() -> None:
     dist.init_process_group("nccl")
     rank = dist.get_rank()

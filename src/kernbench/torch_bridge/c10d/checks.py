@@ -12,6 +12,7 @@ from torch.distributed import ReduceOp
 from kernbench.errors import UsageError
 from kernbench.runtime_api import ProcessGroup
 from kernbench.torch_bridge.c10d.reductions import kind_of, name_of
+from kernbench.torch_bridge.processes.process import current
 
 _OF_BITS = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 
@@ -113,9 +114,11 @@ def cut(what: str, tensor: Tensor, sizes: Sequence[int], size: int) -> list[Tens
             )
         sizes = [rows // size] * size
     if len(sizes) != size or sum(sizes) != rows or min(sizes) < 0:
+        unknown = "; counts that depend on data are zeros in a run with --no-data"
+        is_unknown = not any(sizes) and not current().session.run.has_data
         raise UsageError(
             f"all_to_all_single: {what} split sizes {list(sizes)} must be {size} numbers that add "
-            f"up to {rows} rows"
+            f"up to {rows} rows{unknown if is_unknown else ''}"
         )
     return list(tensor.detach().split(list(sizes)))
 
