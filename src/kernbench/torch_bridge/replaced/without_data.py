@@ -12,6 +12,7 @@ from torch import Tensor
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.autocast import cast_as_asked
 from kernbench.torch_bridge.device.tensors import cpp_device, device_of
+from kernbench.torch_bridge.placement.residence import storage_of
 
 _aten = torch.ops.aten
 _attention = F.scaled_dot_product_attention
@@ -82,6 +83,9 @@ def _verify_parameters(group: Any, tensors: list[Tensor], logger: Any = None) ->
     """DDP's comparison of models across ranks, for which C++ would read data."""
     device = device_of(tensors[0])
     count = torch.tensor([len(tensors)]).to(device)
+    # Nobody looks at the counts: known, each rank would compute those of all ranks. Not by a
+    # function, whose call would count as one of the program's Python.
+    storage_of(count)._known = None
     counts = [torch.empty_like(count) for _ in range(c10d.get_world_size(group))]
     c10d.all_gather(counts, count, group)
     for each in counts:
