@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,10 +36,15 @@ SEAMS = {
 }
 
 
-def modules() -> Iterator[tuple[str, Path]]:
+@cache
+def modules() -> list[tuple[str, Path, list[tuple[str, int]]]]:
+    """Return every module with its file, and what it imports, with lines."""
+    found = []
     for path in sorted((SOURCE / "kernbench").rglob("*.py")):
         parts = path.relative_to(SOURCE).with_suffix("").parts
-        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found.append((name, path, list(imports(path))))
+    return found
 
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:
@@ -71,8 +77,8 @@ def test_the_layers_of_the_house_hold(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_third_party_is_imported_behind_its_seam_only(party: str) -> None:
     outside = [
         f"{path.relative_to(ROOT)}:{line}"
-        for module, path in modules()
-        for imported, line in imports(path)
+        for module, path, found in modules()
+        for imported, line in found
         if is_inside(imported, party) and not any(is_inside(module, seam) for seam in SEAMS[party])
     ]
     assert not outside, f"{party} is imported outside of {SEAMS[party]}"
@@ -82,8 +88,8 @@ def test_a_third_party_is_imported_behind_its_seam_only(party: str) -> None:
 def test_packages_import_from_each_other_not_past_each_other() -> None:
     past = [
         f"{path.relative_to(ROOT)}:{line} imports {imported}"
-        for module, path in modules()
-        for imported, line in imports(path)
+        for module, path, found in modules()
+        for imported, line in found
         if is_inside(imported, "kernbench")
         and imported != "kernbench"
         and package_of(imported) not in (imported, package_of(module))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -14,6 +15,7 @@ WORDS = {
 """Words of the field that several classes have as their name, with the one meaning of each."""
 
 
+@cache
 def classes() -> dict[str, list[str]]:
     """Return where classes are, by name; those inside of functions and classes too."""
     found: dict[str, list[str]] = defaultdict(list)
