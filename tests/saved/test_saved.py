@@ -15,8 +15,10 @@ from kernbench import RuntimeContext, ops
 from kernbench.analysis import critical_path
 from kernbench.errors import UsageError
 from kernbench.hardware import load_machine, machine_data, machine_of_data
+from kernbench.memory import AllocationLog
 from kernbench.report import build_report, dump_trace
 from kernbench.saved import load_run, save_run
+from kernbench.saved.allocations import table_of
 
 
 def work(rank: int, torch: Any) -> None:
@@ -91,6 +93,17 @@ def test_a_saved_run_holds_the_sources_that_its_lines_are_of(tmp_path: Path) -> 
 
 def test_equal_runs_are_saved_as_equal_bytes() -> None:
     assert saved_bytes(example()) == saved_bytes(example())
+
+
+def test_equal_texts_have_one_code_whatever_objects_they_are() -> None:
+    log = AllocationLog()
+    for line in (3, 4):
+        # Not one object, as a literal would be.
+        module = "".join(["model", ".layer"])
+        log.began(0, 0, 512, 512, 0, "x", (4,), "float16", module, "a.py", line)
+    column = table_of(log).column("module").combine_chunks()
+    assert column.to_pylist() == ["model.layer"] * 2
+    assert len(column.dictionary) == 1
 
 
 @pytest.mark.parametrize("name", ["ahbm-mesh:4x4", "h100-sxm", "mi300x:4"])

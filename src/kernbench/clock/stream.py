@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from simpy import Environment, Event
@@ -75,8 +76,8 @@ class Callers(Protocol):
     latest: int
     """The number of the line that has launched something last."""
 
-    def ended(self, command: StreamCommand) -> None:
-        """Note that a command, if it is logged, has its number in the log."""
+    ended: Callable[[int, int], object]
+    """Called with the number of a command that has ended, by the log, and its caller's."""
 
 
 class DeviceEngine:
@@ -215,8 +216,8 @@ class Stream:
         if command.error is not None:
             self._failed.append(command)
         self.last = command.ended_by
-        if self._callers is not None:
-            self._callers.ended(command)
+        if self._callers is not None and command.ended_by > 0:
+            self._callers.ended(command.ended_by, command.caller)
         if command.engine is not None:
             command.engine.last = command.ended_by
             # Not before it is finished: what starts now may read what this one wrote.

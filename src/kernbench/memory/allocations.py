@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import count
+from functools import lru_cache
+from itertools import chain, count
 from operator import attrgetter
 from typing import Any
 
@@ -68,19 +69,18 @@ class Allocation:
 class LiveAllocation:
     """Memory that is allocated now: what the log learns of it until it is freed.
 
-    Of most ones it learns nothing: what is not set is the class's.
+    Of most ones it learns nothing: what is not set is the class's, and so it is made without a call
+    of Python.
     """
 
+    begin: int = NEVER
+    """As of an :class:`Allocation`."""
     phase: Phase = Phase.OTHER
     end: int = NEVER
     name: str = ""
     """A better one than it was allocated with."""
     module: Any = None
     """Whose it is, where that is not the module that allocated it."""
-
-    def __init__(self, begin: int) -> None:
-        self.begin = begin
-        """As of an :class:`Allocation`."""
 
     def is_for(self, phase: Phase) -> None:
         """Note that it is for a phase, unless it is known to be for one that counts before it."""
@@ -89,15 +89,21 @@ class LiveAllocation:
 
 
 _FIELDS = attrgetter("begin", "end", "begin_ps", "end_ps", "size_bytes")
-_AT_BEGIN = (
-    "rank", "sip_id", "size_bytes", "asked_bytes", "begin", "begin_ps", "name", "shape", "dtype",
-    "module", "file", "line",
-)  # fmt: skip
+_NUMBERS = ("rank", "sip_id", "size_bytes", "asked_bytes", "begin", "begin_ps")
+_AT_BEGIN = (*_NUMBERS, "tensor", "place")
 """What is known of an allocation when it is made, in the order in which the log keeps it."""
-_NUMBERS = ("rank", "sip_id", "size_bytes", "asked_bytes", "begin", "begin_ps", "line")
 _AT_END = ("begin", "end", "end_ps", "phase", "name", "module")
-FIELDS = (*_AT_BEGIN, "end", "end_ps", "phase")
+FIELDS = (
+    *(*_NUMBERS, "name", "shape", "dtype", "module", "file", "line"),
+    *("end", "end_ps", "phase"),
+)
 """Those of an :class:`Allocation`, in order."""
+
+
+Tensor = tuple[str, tuple[int, ...], str]
+"""Name, shape and dtype."""
+Place = tuple[Any, str, int]
+"""Module, file and line."""
 
 
 def steps_in_use(
@@ -121,7 +127,8 @@ class AllocationLog:
     """The allocations of a run, in order.
 
     They are kept as plain values, a few objects for what is allocated now, and become objects when
-    they are read: until then Python's search for garbage has nothing to look at.
+    they are read: until then Python's search for garbage has nothing to look at. Who notes one for
+    every launch does what :meth:`began` and :meth:`ended` do, without the calls.
     """
 
     def __init__(self, read: Callable[[], list[Sequence[Any]]] | None = None) -> None:
@@ -131,9 +138,15 @@ class AllocationLog:
         self.next_event = count().__next__
         """Returns the number of the next event. Python may free memory at any moment, also while
         another event is being noted."""
-        self._plain: list[Any] = []
-        self._ends: list[Any] = []
-        self._live: dict[int, LiveAllocation] = {}
+        self.plain_begins: list[Any] = []
+        """Eight values for each allocation, in order: numbers, then the tensor as a buffer's label
+        or as name, shape and dtype, then the place as module, file and line: one object for all
+        that is allocated there."""
+        self.plain_ends: list[Any] = []
+        """Six values for each free: begin, end and its time, phase, name, module."""
+        self._places: dict[Place, Place] = {}
+        self.live: dict[int, LiveAllocation] = {}
+        """What is allocated now, by begin."""
         self._read = read
         self._entries: list[Allocation] | None = []
         self._columns: list[Sequence[Any]] = [()] * len(FIELDS)
@@ -156,11 +169,13 @@ class AllocationLog:
     ) -> LiveAllocation:
         """Note an allocation; the arguments are fields of an :class:`Allocation`."""
         begin = self.next_event()
-        self._plain.extend(
-            (rank, sip_id, size_bytes, asked_bytes, begin, begin_ps, name, shape, dtype, module,
-             file, line)
+        place = (module, file, line)
+        self.plain_begins.extend(
+            (rank, sip_id, size_bytes, asked_bytes, begin, begin_ps, (name, shape, dtype),
+             self._places.setdefault(place, place))
         )  # fmt: skip
-        made = self._live[begin] = LiveAllocation(begin)
+        made = self.live[begin] = LiveAllocation()
+        made.begin = begin
         if self.on_event is not None:
             self.on_event(begin)
         return made
@@ -169,10 +184,10 @@ class AllocationLog:
         """Note that memory is freed."""
         begin = allocation.begin
         allocation.end = end = self.next_event()
-        self._ends.extend(
+        self.plain_ends.extend(
             (begin, end, end_ps, allocation.phase, allocation.name, allocation.module)
         )
-        del self._live[begin]
+        del self.live[begin]
         if self.on_event is not None:
             self.on_event(end)
 
@@ -198,21 +213,25 @@ class AllocationLog:
         """Return the fields of all allocations, in the order of :data:`FIELDS`."""
         if self._read is not None:
             self._columns, self._read, self._entries = self._read(), None, None
-        live = [(each.begin, each.phase, each.name, each.module) for each in self._live.values()]
-        state = (len(self._plain), len(self._ends), live)
-        if self._plain and state != self._state:
+        live = [(each.begin, each.phase, each.name, each.module) for each in self.live.values()]
+        state = (len(self.plain_begins), len(self.plain_ends), live)
+        if self.plain_begins and state != self._state:
             self._state, self._entries = state, None
             self._columns = self._columns_now(live)
         return self._columns
 
     def _columns_now(self, live: Sequence[tuple[int, Phase, str, Any]]) -> list[Sequence[Any]]:
         width = len(_AT_BEGIN)
-        ends = list(self._ends)  # Python may free something meanwhile
+        ends = list(self.plain_ends)  # Python may free something meanwhile
         found: dict[str, Any] = {
-            name: self._plain[place::width] for place, name in enumerate(_AT_BEGIN)
+            name: self.plain_begins[place::width] for place, name in enumerate(_AT_BEGIN)
         }
         for name in _NUMBERS:
             found[name] = np.array(found[name], np.int64)
+        tensors = _read_labels(found.pop("tensor"))
+        found["name"], found["shape"], found["dtype"] = _unzipped(tensors, 3)
+        found["module"], found["file"], lines = _unzipped(found.pop("place"), 3)
+        found["line"] = np.array(lines, np.int64)
         begins = found["begin"]
         size = len(begins)
         ended, end, end_ps, phases, names, modules = (
@@ -238,6 +257,35 @@ class AllocationLog:
             if module is not None:
                 found["module"][place] = module
         return [found[name] for name in FIELDS]
+
+
+def _unzipped(rows: Iterable[tuple[Any, ...]], width: int) -> list[list[Any]]:
+    flat = list(chain.from_iterable(rows))
+    return [flat[place::width] for place in range(width)]
+
+
+def _read_labels(tensors: Iterable[str | Tensor]) -> Iterator[Tensor]:
+    """Yield name, shape and dtype of tensors, or of what has a buffer's label."""
+    for each in tensors:
+        if isinstance(each, tuple):
+            yield each
+            continue
+        name, opening, rest = each.rpartition(" (")
+        shape, dtype = _shape_and_dtype(rest)
+        yield (name, shape, dtype) if opening and dtype else (each, (), dtype)
+
+
+@lru_cache(maxsize=4096)
+def _shape_and_dtype(text: str) -> tuple[tuple[int, ...], str]:
+    """Return what stands behind a name in the label of a tensor; no dtype if it is none.
+
+    >>> _shape_and_dtype("4, 8) float16")
+    ((4, 8), 'float16')
+    """
+    sizes, closing, dtype = text.partition(") ")
+    if not closing:
+        return (), ""
+    return tuple(int(size) for size in sizes.split(",") if size), dtype
 
 
 def _listed(column: Sequence[Any]) -> Sequence[Any]:

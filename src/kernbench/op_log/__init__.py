@@ -14,7 +14,7 @@ from kernbench.op_log.log import (
     Template,
     absolute_ps,
 )
-from kernbench.op_log.program_lines import ProgramLines
+from kernbench.op_log.program_lines import UNKNOWN_SITE, ProgramLines
 from kernbench.op_log.rows import (
     TEXT_COLUMNS,
     WIDE_COLUMNS,
@@ -36,6 +36,7 @@ from kernbench.op_log.uncollected import uncollected
 __all__ = [
     "ROW_COLUMNS",
     "TEXT_COLUMNS",
+    "UNKNOWN_SITE",
     "WIDE_COLUMNS",
     "Column",
     "Each",

@@ -49,23 +49,23 @@ class Actions:
 
 def write_actions(archive: zipfile.ZipFile, actions: Actions) -> None:
     """Write the actions of a run as parts of its file."""
-    tables = []
-    for actor in actions.actors:
-        values = np.array(actor.values, dtype=np.int64).reshape(-1, _WIDTH)
-        columns = [np.full(len(values), actor.number), *values.T]
-        tables.append(
-            pa.table(
-                [
-                    pa.array(column, field.type)
-                    for column, field in zip(columns, ACTION_SCHEMA, strict=True)
-                ],
-                schema=ACTION_SCHEMA,
-            )
-        )
-    write_table(archive, ACTIONS, pa.concat_tables(tables).combine_chunks())
+    values = np.concatenate([np.array(each.values, np.int64) for each in actions.actors])
+    counts = [len(each.values) // _WIDTH for each in actions.actors]
+    owners = np.repeat([each.number for each in actions.actors], counts)
+    columns = [owners, *values.reshape(-1, _WIDTH).T]
+    arrays = [
+        pa.array(column.astype(field.type.to_pandas_dtype()), field.type)
+        for column, field in zip(columns, ACTION_SCHEMA, strict=True)
+    ]
+    write_table(archive, ACTIONS, pa.table(arrays, schema=ACTION_SCHEMA))
     if actions.memory_events is not None:
         arrays = [pa.array(each, pa.int64()) for each in actions.memory_events.T]
-        write_table(archive, MEMORY_EVENTS, pa.table(arrays, schema=_EVENT_SCHEMA))
+        write_table(
+            archive,
+            MEMORY_EVENTS,
+            pa.table(arrays, schema=_EVENT_SCHEMA),
+            counts=_EVENT_SCHEMA.names,
+        )
     described = {**actions.described, "actors": [each.rank for each in actions.actors]}
     write_part(archive, DESCRIBED, json.dumps(described, default=_plain).encode())
 

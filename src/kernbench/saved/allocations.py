@@ -12,6 +12,8 @@ import pyarrow as pa
 from kernbench.memory import FIELDS, NEVER, AllocationLog, Phase
 
 MEMBER = "memory.parquet"
+EVENTS = ("begin", "end")
+"""Columns that are numbers of events."""
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _INT = pa.int64()
@@ -61,12 +63,12 @@ def _texts(values: Sequence[object]) -> pa.Array:
 
 
 def _encoded(values: Sequence[object]) -> pa.Array:
-    """Return texts as codes; objects that repeat are looked at once."""
-    codes: dict[int, int] = {}
-    found = [codes.setdefault(each, len(codes)) for each in map(id, values)]
+    """Return texts as codes; objects that repeat are looked at once, equal texts have one code."""
     by_id = dict(zip(map(id, values), values, strict=True))
-    texts = pa.array([str(by_id[each]) for each in codes], pa.string())
-    return pa.DictionaryArray.from_arrays(pa.array(np.array(found, np.int32)), texts)
+    texts: dict[str, int] = {}
+    codes = {key: texts.setdefault(str(each), len(texts)) for key, each in by_id.items()}
+    found = np.fromiter(map(codes.__getitem__, map(id, values)), np.int32, len(values))
+    return pa.DictionaryArray.from_arrays(pa.array(found), pa.array(list(texts), pa.string()))
 
 
 def allocations_in(table: pa.Table) -> AllocationLog:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,18 +19,30 @@ def write_part(archive: zipfile.ZipFile, name: str, data: bytes | memoryview) ->
 
 
 def write_table(
-    archive: zipfile.ZipFile, name: str, table: pa.Table, *, repeats: bool = False
+    archive: zipfile.ZipFile,
+    name: str,
+    table: pa.Table,
+    *,
+    repeats: bool = False,
+    counts: Sequence[str] = (),
 ) -> None:
-    """Write a table as a part in Parquet; of one that ``repeats``, numbers do, too."""
+    """Write a table as a part in Parquet.
+
+    Of one that ``repeats``, numbers do, too. ``counts`` are columns of numbers that differ little
+    from those before them.
+    """
     sink = pa.BufferOutputStream()
     # Nobody reads single columns by value, and numbers that differ make no dictionary.
     texts = [each.name for each in table.schema if pa.types.is_dictionary(each.type)]
+    # There are no nulls; without a note of that by row a fifth of the time is saved.
+    fields = [each.with_nullable(False) for each in table.schema]
     pq.write_table(
-        table,
+        pa.Table.from_arrays(table.columns, schema=pa.schema(fields)),
         sink,
         compression="zstd",
         compression_level=1,
         use_dictionary=repeats or texts,
+        column_encoding=dict.fromkeys(counts, "DELTA_BINARY_PACKED") or None,
         write_statistics=False,
     )
     write_part(archive, name, memoryview(sink.getvalue()))

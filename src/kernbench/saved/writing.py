@@ -25,8 +25,8 @@ from kernbench.op_log import (
     uncollected,
 )
 from kernbench.saved.actions import Actions, write_actions
+from kernbench.saved.allocations import EVENTS, table_of
 from kernbench.saved.allocations import MEMBER as ALLOCATIONS
-from kernbench.saved.allocations import table_of
 from kernbench.saved.layout import (
     ABOUT,
     COMMAND_SCHEMA,
@@ -80,7 +80,7 @@ def save_run(
         if actions is not None:
             write_actions(archive, actions)
         if log.allocations is not None:
-            write_table(archive, ALLOCATIONS, table_of(log.allocations))
+            write_table(archive, ALLOCATIONS, table_of(log.allocations), counts=EVENTS)
         if log.program_lines is not None:
             files += write_lines(archive, log, log.program_lines)
         sources = _write_sources(archive, files)

@@ -113,7 +113,7 @@ ON_HANDLES = frozenset(
 )  # fmt: skip
 """The actions whose first two numbers are a handle."""
 _COPIES = ("copy_from_host", "copy_to_host")
-_LAUNCH = Action.LAUNCH.value
+_LAUNCH, _HOST_LAUNCH, _ARRIVE = Action.LAUNCH.value, Action.HOST_LAUNCH.value, Action.ARRIVE.value
 """Members of an enumeration take a look-up of their own."""
 
 
@@ -135,7 +135,8 @@ class Keeper:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._actors: dict[Rank | None, _Acting] = {None: _Acting(0, 0)}
+        self.actors: dict[Rank | None, _Acting] = {None: _Acting(0, 0)}
+        """Those that have done something, or were started; :attr:`actor` adds the others."""
         self._works: dict[Hashable, int] = {}
         self._described: list[dict[str, Any]] = []
         self._texts: dict[Any, int] = {}
@@ -145,6 +146,10 @@ class Keeper:
         self._meetings: dict[Any, int] = {}
         self._meeting_of: list[dict[str, Any]] = []
         self._channels: dict[Hashable, int] = {}
+        self._signature_numbers: dict[Hashable, int] = {}
+        self._signatures: dict[int, tuple[int, Hashable]] = {}
+        """By the identity of what ranks ask of a collective: its number, and itself. To hash it
+        takes longer than all else that is noted of a part."""
         self._decided_by_data: list[tuple[dict[str, Any], Any]] = []
         self._spawns: dict[Any, int] = {}
         self._spends: dict[tuple[str, str, int, int], int] = {}
@@ -161,6 +166,9 @@ class Keeper:
         self.refused: dict[str, None] = {}
         """Why it cannot be done again."""
         self._memory_events: list[int] = []
+        self.put_memory_event = self._memory_events.extend
+        """Takes the number of an event of the memory, the number of the actor whose code runs, and
+        how many actions it has behind it."""
         self.asked = Counter[str]()
         """How often the program has looked at what depends on time or on the machine."""
 
@@ -168,7 +176,7 @@ class Keeper:
     def actor(self) -> _Acting:
         """Whose code runs now."""
         running = self._simulation.running
-        found = self._actors.get(running)
+        found = self.actors.get(running)
         if found is None:
             assert running is not None
             found = self.add_actor(running)
@@ -176,13 +184,13 @@ class Keeper:
 
     def add_actor(self, rank: Rank) -> _Acting:
         """Return the actor of a rank that has just been started."""
-        found = self._actors[rank] = _Acting(len(self._actors), rank.rank_id)
+        found = self.actors[rank] = _Acting(len(self.actors), rank.rank_id)
         return found
 
     def memory_event(self, number: int) -> None:
         """Note where among the actions memory is allocated or freed."""
-        actor = self._actors.get(self._simulation.running) or self.actor
-        self._memory_events.extend((number, actor.number, len(actor.values) >> 2))
+        actor = self.actors.get(self._simulation.running) or self.actor
+        self.put_memory_event((number, actor.number, len(actor.values) >> 2))
 
     def put(self, action: int, a: int = 0, b: int = 0, c: int = 0) -> None:
         """Note an action of whoever's code runs."""
@@ -190,7 +198,7 @@ class Keeper:
 
     def makes(self, handle: Handle, action: int, a: int = 0, b: int = 0, c: int = 0) -> None:
         """Note an action that makes a handle, for which others may wait."""
-        actor = self._actors.get(self._simulation.running) or self.actor
+        actor = self.actors.get(self._simulation.running) or self.actor
         handle.made_by = (actor.number, len(actor.values) >> 2)
         actor.put((action, a, b, c))
 
@@ -203,7 +211,8 @@ class Keeper:
             if handle.done and not is_pending:
                 return
             self.refused[f"it waits for {handle.describe()}"] = None
-        self.put(action, maker, place, last)
+        actor = self.actors.get(self._simulation.running) or self.actor
+        actor.put((action, maker, place, last))
 
     def waits_behind(self, waiting: Handle, handle: Handle, stream: int) -> None:
         """Note that a stream waits for a collective, which its rank may then regard as ended."""
@@ -225,8 +234,13 @@ class Keeper:
 
     def host_launch(self, label: str, sip_id: int) -> None:
         """Note that a host spends the time of a launch."""
-        self.is_on(sip_id)
-        self.put(Action.HOST_LAUNCH, self.work(label, lambda: {"kind": "host", "name": label}))
+        actor = self.actors.get(self._simulation.running) or self.actor
+        if actor.sip_id != sip_id:
+            self.is_on(sip_id)
+        work = self._works.get(label)
+        if work is None:
+            work = self.work(label, lambda: {"kind": "host", "name": label})
+        actor.put((_HOST_LAUNCH, work, 0, 0))
 
     def launches(
         self,
@@ -240,7 +254,7 @@ class Keeper:
         ``describe`` is called with this and the parts of the key.
         """
         # Of all actions the most frequent one: without calls for what is known.
-        actor = self._actors.get(self._simulation.running) or self.actor
+        actor = self.actors.get(self._simulation.running) or self.actor
         if actor.sip_id != sip_id:
             self.is_on(sip_id)
         work = self._works.get(key)
@@ -297,19 +311,30 @@ class Keeper:
             self._meeting_of.append(meeting.described())
         stream = -1 if queue is None else self.stream(queue)
         channel = self._channels.setdefault(channel, len(self._channels))
+        asked = part.signature
+        signature, _ = self._signatures.get(id(asked)) or self._signature(asked)
         site = (part.site.file, part.site.line)
-        key = (part.signature, part.sent, part.taken, part.called, part.sip_id, site, position,
+        key = (signature, part.sent, part.taken, part.called, part.sip_id, site, position,
                channel, stream)  # fmt: skip
-        work = self.work(
-            key,
-            lambda: {"has_host": has_host, **_part(part, site, position, channel, stream)},
-        )
-        self.makes(part, Action.ARRIVE, number, work, self.number_of(spans))
+        work = self._works.get(key)
+        if work is None:
+            described = {"has_host": has_host, **_part(part, site, position, channel, stream)}
+            work = self.work(key, lambda: described)
+        self.makes(part, _ARRIVE, number, work, self.number_of(spans))
+
+    def _signature(self, asked: Hashable) -> tuple[int, Hashable]:
+        """Return the number of what ranks ask of a collective, the same one for equal ones."""
+        number = self._signature_numbers.get(asked)
+        if number is not None:
+            return number, asked
+        number = self._signature_numbers[asked] = len(self._signature_numbers)
+        found = self._signatures[id(asked)] = number, asked
+        return found
 
     def spawns(self, spawn: Any, ranks: Sequence[Rank], number: int) -> None:
         """Note that ranks were started together."""
         starter = self.actor
-        first = len(self._actors)
+        first = len(self.actors)
         for rank in ranks:
             self.add_actor(rank)
         self._spawns[spawn] = len(self._spawns)
@@ -421,7 +446,7 @@ class Keeper:
                 "refused": list(self.refused),
                 "asked": dict(self.asked),
             },
-            [Actor(each.number, each.rank, each.values) for each in self._actors.values()],
+            [Actor(each.number, each.rank, each.values) for each in self.actors.values()],
             None
             if log.allocations is None
             else np.array(self._memory_events, np.int64).reshape(-1, 3),

@@ -7,19 +7,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kernbench.clock import is_of_program
-from kernbench.op_log import ProgramLines
+from kernbench.op_log import UNKNOWN_SITE, ProgramLines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import CodeType, FrameType
 
-    from kernbench.clock import StreamCommand, UserSite
+    from kernbench.clock import UserSite
     from kernbench.memory import Buffer, LiveAllocation
     from kernbench.op_log import OpLog, Site
     from kernbench.runtime_api.base.recorder import Recorder
 
 _NOWHERE = 0
-Place = tuple["CodeType", int]
 
 
 class LineRecorder:
@@ -34,18 +33,25 @@ class LineRecorder:
         self._lines = lines
         self._put = log.plain_spans.extend
         self._put_line = lines.of_spans.append
-        self._keep_line = lines.of_commands.setdefault
+        self.ended: Callable[[int, int], object] = lines.of_commands.setdefault
+        """Notes the line of a command by its number in the log. What is not logged has the number
+        of what it waited for, which is known by then."""
         self.latest = _NOWHERE
         """The number of the line that has launched something last."""
-        self.made: tuple[LiveAllocation, Site] | None = None
-        """The result that an operation has allocated since the last span, and on which line."""
+        self.made: LiveAllocation | None = None
+        """The result that an operation has allocated since the last span."""
+        self.made_at: tuple[str, str, int] = ("", *UNKNOWN_SITE)
+        """Where it has: in which layers, file and line."""
         self.known = _NOWHERE
         """The number of the next span's line, where that is known."""
         self.find: Callable[[FrameType | None], int] = self.innermost
         """Returns the number of the line of the program that runs, from a frame on."""
         self._numbers = {site: number for number, site in enumerate(lines.sites)}
         self._places: dict[tuple[int, int], int] = {}
-        """Numbers by the identity of code, whose own hash is slow, and line."""
+        """Numbers by the identity of code, whose own hash is slow, and instruction: which line that
+        is would have to be counted from the beginning of its function."""
+        self._kept: dict[int, CodeType] = {}
+        """The code that has an identity there."""
         self._is_ours: dict[str, bool] = {}
         """Whether a file is not the program's: texts know their hash, and code does not."""
         recorder.span = self.span
@@ -53,13 +59,9 @@ class LineRecorder:
     def span(self, values: tuple[Any, ...]) -> None:
         """Log a span of host time, and the line at which the host is."""
         self._put(values)
-        number = self.known
-        if number:
-            self.known = _NOWHERE
-        else:
-            number = self.find(sys._getframe(1))
+        self.latest = number = self.known or self.find(sys._getframe(1))
+        self.known = _NOWHERE
         self.made = None
-        self.latest = number
         self._put_line(number)
 
     def at(self, site: UserSite) -> int:
@@ -72,21 +74,13 @@ class LineRecorder:
         An operation of kernbench that has just allocated its result launches what writes it: the
         line of both is the same, and stacks are slow to walk.
         """
-        if self.made is not None:
-            made, site = self.made
+        made = self.made
+        if made is not None:
             self.made = None
             for each in buffers:
                 if each.allocation is made:
-                    return self._number_of(site)
+                    return self._number_of(self.made_at[1:])
         return _NOWHERE
-
-    def ended(self, command: StreamCommand) -> None:
-        """Note the line of a command that has its number in the log.
-
-        What is not logged has the number of what it waited for, which is known by then.
-        """
-        if command.ended_by > 0:
-            self._keep_line(command.ended_by, command.caller)
 
     def launched(self, first: int, callers: list[int]) -> None:
         """Note the lines of commands with consecutive numbers."""
@@ -104,15 +98,18 @@ class LineRecorder:
             except KeyError:
                 is_ours[file] = not is_of_program(file)
                 continue
-            return self.number(frame.f_code, frame.f_lineno)
+            return self.line_of(frame)
         return _NOWHERE
 
-    def number(self, code: CodeType, line: int) -> int:
-        """Return the number of a line of code that the caller keeps."""
-        place = (id(code), line)
+    def line_of(self, frame: FrameType) -> int:
+        """Return the number of the line at which a frame is."""
+        code = frame.f_code
+        place = (id(code), frame.f_lasti)
         found = self._places.get(place)
         if found is None:
-            found = self._places[place] = self._number_of((code.co_filename, line))
+            self._kept[id(code)] = code
+            site = (code.co_filename, frame.f_lineno)
+            found = self._places[place] = self._number_of(site)
         return found
 
     def _number_of(self, site: Site) -> int:

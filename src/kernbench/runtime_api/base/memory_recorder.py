@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import lru_cache
 from inspect import isabstract, unwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernbench.clock import is_of_program
+from kernbench.memory import LiveAllocation
+from kernbench.op_log import UNKNOWN_SITE
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from kernbench.clock import Simulation
-    from kernbench.memory import AllocationLog, Buffer, LiveAllocation
+    from kernbench.memory import AllocationLog, Buffer
+    from kernbench.runtime_api.base.actions import Keeper
     from kernbench.runtime_api.base.line_recorder import LineRecorder
     from kernbench.runtime_api.base.rank_state import RankState
 
 _FRAMES_TO_MAKER = 5
 """From a recorder on: the device's memory, the storage, the tensor, its method, and the maker."""
+Place = tuple[str, str, int]
+"""Layers, file and line."""
 _Maker = TypeVar("_Maker", bound=Callable[..., Any])
 _NEITHER, _OF_LAYERS, _PROGRAM = range(3)
 _LAYERS = str(Path(__file__).resolve().parents[2] / "tp") + "/"
@@ -43,7 +47,11 @@ def makes_results(function: _Maker) -> _Maker:
 
 
 class MemoryRecorder:
-    """Writes a run's allocations to its log."""
+    """Writes a run's allocations to its log.
+
+    A program allocates for every launch: so it writes to the log's own lists, as ``began`` and
+    ``ended`` of the log do, and leaves it to whoever reads them to read the labels.
+    """
 
     def __init__(
         self,
@@ -52,12 +60,17 @@ class MemoryRecorder:
         main: RankState,
         lines: LineRecorder | None = None,
     ) -> None:
-        self._log = log
+        self.keeper: Keeper | None = None
+        """Notes where among the actions of the program something happens."""
+        self._next_event = log.next_event
+        self._put_begin = log.plain_begins.extend
+        self._put_end = log.plain_ends.extend
+        self._live = log.live
         self._lines = lines
         self._simulation = simulation
         self._env = simulation.env
         self._main = main
-        self._find = _Sites().find
+        self._find = _Places().find
 
     def allocated(self, buffer: Buffer, size_bytes: int) -> None:
         """Note a new buffer, which takes up some bytes."""
@@ -66,77 +79,106 @@ class MemoryRecorder:
             is_result = frame.f_code is _Known.maker
         except ValueError:  # a stack that is not as deep
             is_result = False
-        layers, file, line = self._find(frame if is_result else sys._getframe(2))
+        place = self._find(frame if is_result else sys._getframe(2))
         running = self._simulation.running
         state = self._main if running is None else running.local
-        name, opening, rest = buffer.label.rpartition(" (")
-        shape, dtype = _shape_and_dtype(rest)
-        if not (opening and dtype):
-            name, shape = buffer.label, ()
-        buffer.allocation = made = self._log.began(
-            state.rank, buffer.sip_id, size_bytes, buffer.size_bytes, self._env.now_ps,
-            name, shape, dtype, layers, file, line,
+        begin = self._next_event()
+        self._put_begin(
+            (state.rank, buffer.sip_id, size_bytes, buffer.size_bytes, begin, self._env.now_ps,
+             buffer.label, place)
         )  # fmt: skip
+        buffer.allocation = made = self._live[begin] = LiveAllocation()
+        made.begin = begin
+        keeper = self.keeper
+        if keeper is not None:
+            actor = keeper.actors.get(running) or keeper.actor
+            keeper.put_memory_event((begin, actor.number, len(actor.values) >> 2))
         if is_result and self._lines is not None:
-            self._lines.made = made, (file, line)
+            self._lines.made = made
+            self._lines.made_at = place
 
     def freed(self, allocation: LiveAllocation) -> None:
         """Note that memory is free again."""
-        self._log.ended(allocation, self._env.now_ps)
+        begin = allocation.begin
+        allocation.end = end = self._next_event()
+        self._put_end(
+            (begin, end, self._env.now_ps, allocation.phase, allocation.name, allocation.module)
+        )
+        del self._live[begin]
+        keeper = self.keeper
+        if keeper is not None:
+            actor = keeper.actors.get(self._simulation.running) or keeper.actor
+            keeper.put_memory_event((end, actor.number, len(actor.values) >> 2))
 
 
-@lru_cache(maxsize=4096)
-def _shape_and_dtype(text: str) -> tuple[tuple[int, ...], str]:
-    """Return what stands behind a name in the label of a tensor; no dtype if it is none.
+class _Places:
+    """Says where in the program, and in which layers of ``kernbench.tp``, something happens.
 
-    >>> _shape_and_dtype("4, 8) float16")
-    ((4, 8), 'float16')
+    What has happened at the same instruction, in the same layers, is known: which line that is
+    would have to be counted from the beginning of its function.
     """
-    sizes, closing, dtype = text.partition(") ")
-    if not closing:
-        return (), ""
-    return tuple(int(size) for size in sizes.split(",") if size), dtype
-
-
-class _Sites:
-    """Says where in the program, and in which layers of ``kernbench.tp``, something happens."""
 
     def __init__(self) -> None:
         self._files: dict[str, int] = {}
         """Whose a file is; texts know their hash, and code does not."""
         self._layers: dict[int, tuple[CodeType, str]] = {}
         """By the identity of code: which class of layers it is of."""
+        self._places: dict[tuple[int, int, tuple[str, ...]], Place] = {}
+        """By the identity of code, the instruction and the layers, innermost first."""
+        self._kept: dict[int, CodeType] = {}
+        """The program's code that has an identity there."""
 
-    def find(self, frame: FrameType | None) -> tuple[str, str, int]:
-        """Return the layers, outermost first, and the file and the line of the program."""
-        files = self._files
-        layers = ""
+    def find(self, frame: FrameType | None) -> Place:
+        """Return the layers, outermost first, and the line of the program."""
+        files, layers_of = self._files, self._layers
+        layers: tuple[str, ...] = ()
         while frame is not None:
-            file = frame.f_code.co_filename
+            code = frame.f_code
+            file = code.co_filename
             try:
                 kind = files[file]
             except KeyError:
                 kind = files[file] = _kind_of(file)
             if kind:
                 if kind == _PROGRAM:
-                    return layers, file, frame.f_lineno
-                owner = self._owner_of(frame)
-                if owner and not layers.startswith(owner):
-                    layers = f"{owner}/{layers}" if layers else owner
+                    found = self._places.get((id(code), frame.f_lasti, layers))
+                    return self._met(frame, layers) if found is None else found
+                owner = layers_of.get(id(code)) or self._owner_of(frame)
+                if owner[1]:
+                    layers += owner[1:]
             frame = frame.f_back
-        return layers, "", 0
+        return (_path(layers), *UNKNOWN_SITE)
 
-    def _owner_of(self, frame: FrameType) -> str:
+    def _met(self, frame: FrameType, layers: tuple[str, ...]) -> Place:
+        """Return a place that something happens at for the first time."""
+        code = frame.f_code
+        self._kept[id(code)] = code
+        found = (_path(layers), code.co_filename, frame.f_lineno)
+        self._places[id(code), frame.f_lasti, layers] = found
+        return found
+
+    def _owner_of(self, frame: FrameType) -> tuple[CodeType, str]:
         """Return the class of layers whose code a frame runs; empty if it is of none."""
         code = frame.f_code
-        found = self._layers.get(id(code))
-        if found is None:
-            owner = code.co_qualname.partition(".")[0]
-            kind = frame.f_globals.get(owner)
-            # A base class is not the layer's own.
-            is_layer = isinstance(kind, type) and not isabstract(kind)
-            found = self._layers[id(code)] = code, owner if is_layer else ""
-        return found[1]
+        owner = code.co_qualname.partition(".")[0]
+        kind = frame.f_globals.get(owner)
+        # A base class is not the layer's own.
+        is_layer = isinstance(kind, type) and not isabstract(kind)
+        found = self._layers[id(code)] = code, owner if is_layer else ""
+        return found
+
+
+def _path(layers: tuple[str, ...]) -> str:
+    """Return layers, innermost first, as a path from the outermost on; each once in a row.
+
+    >>> _path(("Linear", "Linear", "MLP"))
+    'MLP/Linear'
+    """
+    path = ""
+    for each in layers:
+        if not path.startswith(each):
+            path = f"{each}/{path}" if path else each
+    return path
 
 
 def _kind_of(file: str) -> int:

@@ -225,9 +225,7 @@ class Work(Part):
     def touched(self) -> tuple[int, ...]:
         """The first address and the one after the last of each span that it uses, in a row."""
         return tuple(
-            buffer.address + place
-            for buffer, (start, end), _ in reversed(self._spans)
-            for place in (start, end)
+            [buffer.address + place for buffer, span, _ in reversed(self._spans) for place in span]
         )
 
     def conflicts(self, buffer: Buffer, span: Span, writes: bool) -> bool:

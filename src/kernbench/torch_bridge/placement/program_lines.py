@@ -100,7 +100,7 @@ class TorchLines:
                 known = kinds[id(code)] = code, _kind_of(code)
             kind = known[1]
             if kind == _PROGRAM:
-                number = self._lines.number(code, frame.f_lineno)
+                number = self._lines.line_of(frame)
                 if not is_backward or _is_grad_enabled():
                     self._marks_here().keep(number)
                 return number
