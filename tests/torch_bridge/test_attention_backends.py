@@ -16,7 +16,7 @@ from kernbench.hardware import load_machine  # noqa: E402
 from kernbench.library_kernels import AttentionProblem  # noqa: E402
 from kernbench.torch_bridge.base.operations import describe  # noqa: E402
 from kernbench.torch_bridge.costs import OperationCosts  # noqa: E402
-from kernbench.torch_bridge.costs.attention_backends import AttentionBackends  # noqa: E402
+from kernbench.torch_bridge.costs.attention import AttentionBackends  # noqa: E402
 from kernbench.torch_bridge.processes.float32 import Float32  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 

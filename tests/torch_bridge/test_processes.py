@@ -114,6 +114,7 @@ def test_ranks_that_take_turns_do_not_see_each_others_state(tmp_path: Path) -> N
     import numpy as np
 
     simulated(PROGRAM, "everything", tmp_path, nprocs=3)
+    assert torch.backends.cuda.math_sdp_enabled()
     for rank in range(3):
         seen = json.loads((tmp_path / f"rank{rank}.json").read_text())
         generator = torch.Generator().manual_seed(rank)
@@ -129,6 +130,7 @@ def test_ranks_that_take_turns_do_not_see_each_others_state(tmp_path: Path) -> N
             "argv": f"of rank {rank}",
             "environ": str(rank),
             "main": f"rank {rank}",
+            "math": rank != 1,
             "grad": rank != 0,
             "current": rank,
             "rank": rank,

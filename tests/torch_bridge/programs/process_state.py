@@ -31,6 +31,7 @@ def everything(folder):
     np.random.seed(rank)
     if rank == 1:
         torch.set_default_dtype(torch.float64)
+        torch.backends.cuda.enable_math_sdp(False)
     sys.argv.append(f"of rank {rank}")
     os.environ["MINE"] = str(rank)
     sys.modules["__main__"].name = f"rank {rank}"  # type: ignore[attr-defined]
@@ -48,6 +49,7 @@ def everything(folder):
         "argv": sys.argv[-1],
         "environ": os.environ["MINE"],
         "main": sys.modules["__main__"].name,
+        "math": torch.backends.cuda.math_sdp_enabled(),
         "grad": grad_mode,
         "current": torch.cuda.current_device(),
         "rank": dist.get_rank(),

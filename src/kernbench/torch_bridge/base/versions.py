@@ -1,13 +1,17 @@
-"""Which releases of PyTorch the bridge supports: it replaces private parts of each."""
+"""Which releases of PyTorch are supported, as private parts are replaced, and which are timed."""
 
 from __future__ import annotations
 
+import os
+from functools import cache
 from importlib import metadata
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import KernbenchError, UsageError
 
 SUPPORTED = ("2.12", "2.13", "2.14", "2.15")
 """Minor releases that the bridge was tested with."""
+KERNELS = "KERNBENCH_TORCH_KERNELS"
+"""Names another release whose kernels are timed."""
 
 
 class TorchVersionError(KernbenchError, ImportError):
@@ -32,3 +36,21 @@ def check_torch() -> str:
             f'installed; pip install "torch=={SUPPORTED[-1]}.*"'
         )
     return found
+
+
+@cache
+def _installed() -> str:
+    return metadata.version("torch")
+
+
+def release_of_kernels() -> tuple[int, ...]:
+    """Return the release whose kernels are timed, as numbers.
+
+    Raises:
+        UsageError: ``KERNBENCH_TORCH_KERNELS`` is no release.
+    """
+    asked = os.environ.get(KERNELS)
+    try:
+        return tuple(int(each) for each in (asked or _installed()).split(".")[:2])
+    except ValueError:
+        raise UsageError(f"{KERNELS}={asked} is no release of PyTorch, such as 1.12") from None

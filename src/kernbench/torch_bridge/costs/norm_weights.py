@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.hardware import load_library
 from kernbench.library_kernels import column_sums
+from kernbench.torch_bridge.base.versions import release_of_kernels
 from kernbench.torch_bridge.costs.library import timing_of_library
-from kernbench.torch_bridge.costs.releases import release
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
@@ -38,7 +38,7 @@ class NormWeightCosts:
 
     def timing(self, name: str, args: Any, sip_id: int) -> OperationTiming | None:
         """Return the schedules of the launch; None where a stream of bytes stands for it."""
-        if name != _OPERATION or self._library is None or release() >= _WITH_MORE_BLOCKS:
+        if name != _OPERATION or self._library is None or release_of_kernels() >= _WITH_MORE_BLOCKS:
             return None
         grad, shape, wanted = args[0], args[2], args[-1]
         columns = prod(shape)

@@ -11,10 +11,9 @@ from torch import Tensor, strided
 
 from kernbench.dtypes import float32, int8
 from kernbench.torch_bridge.base.dtypes import kernel_dtype
-from kernbench.torch_bridge.costs.attention import AttentionCosts
+from kernbench.torch_bridge.costs.attention import AttentionCosts, FlashAttentionCosts
 from kernbench.torch_bridge.costs.by_bytes import chain_ps, timing_by_bytes, vector_ps
 from kernbench.torch_bridge.costs.convolutions import ConvolutionCosts, is_planar
-from kernbench.torch_bridge.costs.flash_attention import FlashAttentionCosts
 from kernbench.torch_bridge.costs.gemm import GemmCosts
 from kernbench.torch_bridge.costs.given_shapes import GivenShapes
 from kernbench.torch_bridge.costs.norm_weights import NormWeightCosts

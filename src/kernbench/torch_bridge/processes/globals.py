@@ -32,6 +32,28 @@ def _put_dtype(value: torch.dtype) -> None:
         torch.set_default_dtype(value)
 
 
+class _AttentionKinds:
+    """Which kinds of attention a process allows (``sdpa_kernel``): flags of C++."""
+
+    KINDS = ("flash", "mem_efficient", "cudnn", "overrideable", "math")
+
+    def get(self) -> tuple[bool, ...]:
+        # As a program asks: the bridge has replaced some of them.
+        cxx: Any = torch._C
+        return (
+            cxx._get_flash_sdp_enabled(),
+            cxx._get_mem_efficient_sdp_enabled(),
+            cxx._get_cudnn_sdp_enabled(),
+            cxx._get_overrideable_sdp_enabled(),
+            cxx._get_math_sdp_enabled(),
+        )
+
+    def put(self, allowed: tuple[bool, ...]) -> None:
+        if allowed != self.get():
+            for kind, is_allowed in zip(self.KINDS, allowed, strict=True):
+                getattr(torch._C, f"_set_sdp_use_{kind}")(is_allowed)
+
+
 class _Shown:
     """Module-level state of Python and DTensor: modules, and attributes."""
 
@@ -69,12 +91,13 @@ class _Shown:
 def known_globals() -> tuple[Global, ...]:
     """Return all state that is exchanged."""
     torch_random, python_random, numpy_random = TorchRandom(), PythonRandom(), NumpyRandom()
-    shown = _Shown()
+    shown, kinds = _Shown(), _AttentionKinds()
     return (
         Global("torch random numbers", torch_random.get, torch_random.put),
         Global("Python random numbers", python_random.get, python_random.put),
         Global("numpy random numbers", numpy_random.get, numpy_random.put, numpy_random.copy),
         Global("default dtype", torch.get_default_dtype, _put_dtype),
+        Global("kinds of attention", kinds.get, kinds.put),
         Global("modules and attributes", shown.get, shown.put, shown.copy),
     )
 

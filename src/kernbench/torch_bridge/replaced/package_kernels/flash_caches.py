@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernbench.torch_bridge.costs.flash_attention import lengths_between
+from kernbench.torch_bridge.costs.attention import lengths_between
 from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
     NAMESPACE,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernbench.torch_bridge.costs.flash_attention import FlashCall, lengths_between
+from kernbench.torch_bridge.costs.attention import FlashCall, lengths_between
 from kernbench.torch_bridge.device.rng import device_generator
 from kernbench.torch_bridge.dispatch.known_values import values_of
 from kernbench.torch_bridge.placement.names import unobserved

@@ -21,7 +21,7 @@ from kernbench.library_kernels import (
 )
 from kernbench.ops import attention, attention_backward, attention_with_lse, record_launches
 from kernbench.torch_bridge.base.dtypes import kernel_dtype
-from kernbench.torch_bridge.costs.attention_backends import AttentionBackends
+from kernbench.torch_bridge.costs.attention.backends import AttentionBackends
 from kernbench.torch_bridge.costs.library import timing_of_library
 from kernbench.torch_bridge.costs.sequences import timing_of_kernels
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kernbench.hardware import Machine
     from kernbench.library_kernels import LibraryKernel
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
-    from kernbench.torch_bridge.costs.attention import AttentionCosts
+    from kernbench.torch_bridge.costs.attention.calls import AttentionCosts
 
 _MOST_KNOWN = 1 << 12
 """Lengths whose time is kept; those of a program that generates change with every step."""
