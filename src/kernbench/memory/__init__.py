@@ -7,6 +7,7 @@ from kernbench.memory.allocations import (
     AllocationLog,
     LiveAllocation,
     Phase,
+    Place,
     steps_in_use,
 )
 from kernbench.memory.buffers import POISON, Buffer, DeviceMemory, sip_base, sip_of
@@ -23,6 +24,7 @@ __all__ = [
     "DeviceMemory",
     "LiveAllocation",
     "Phase",
+    "Place",
     "sip_base",
     "sip_of",
     "steps_in_use",

@@ -135,8 +135,7 @@ class Keeper:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self.actors: dict[Rank | None, _Acting] = {None: _Acting(0, 0)}
-        """Those that have done something, or were started; :attr:`actor` adds the others."""
+        self._actors: dict[Rank | None, _Acting] = {None: _Acting(0, 0)}
         self._works: dict[Hashable, int] = {}
         self._described: list[dict[str, Any]] = []
         self._texts: dict[Any, int] = {}
@@ -166,9 +165,6 @@ class Keeper:
         self.refused: dict[str, None] = {}
         """Why it cannot be done again."""
         self._memory_events: list[int] = []
-        self.put_memory_event = self._memory_events.extend
-        """Takes the number of an event of the memory, the number of the actor whose code runs, and
-        how many actions it has behind it."""
         self.asked = Counter[str]()
         """How often the program has looked at what depends on time or on the machine."""
 
@@ -176,7 +172,7 @@ class Keeper:
     def actor(self) -> _Acting:
         """Whose code runs now."""
         running = self._simulation.running
-        found = self.actors.get(running)
+        found = self._actors.get(running)
         if found is None:
             assert running is not None
             found = self.add_actor(running)
@@ -184,13 +180,13 @@ class Keeper:
 
     def add_actor(self, rank: Rank) -> _Acting:
         """Return the actor of a rank that has just been started."""
-        found = self.actors[rank] = _Acting(len(self.actors), rank.rank_id)
+        found = self._actors[rank] = _Acting(len(self._actors), rank.rank_id)
         return found
 
     def memory_event(self, number: int) -> None:
         """Note where among the actions memory is allocated or freed."""
-        actor = self.actors.get(self._simulation.running) or self.actor
-        self.put_memory_event((number, actor.number, len(actor.values) >> 2))
+        actor = self._actors.get(self._simulation.running) or self.actor
+        self._memory_events.extend((number, actor.number, len(actor.values) >> 2))
 
     def put(self, action: int, a: int = 0, b: int = 0, c: int = 0) -> None:
         """Note an action of whoever's code runs."""
@@ -198,7 +194,7 @@ class Keeper:
 
     def makes(self, handle: Handle, action: int, a: int = 0, b: int = 0, c: int = 0) -> None:
         """Note an action that makes a handle, for which others may wait."""
-        actor = self.actors.get(self._simulation.running) or self.actor
+        actor = self._actors.get(self._simulation.running) or self.actor
         handle.made_by = (actor.number, len(actor.values) >> 2)
         actor.put((action, a, b, c))
 
@@ -211,8 +207,7 @@ class Keeper:
             if handle.done and not is_pending:
                 return
             self.refused[f"it waits for {handle.describe()}"] = None
-        actor = self.actors.get(self._simulation.running) or self.actor
-        actor.put((action, maker, place, last))
+        self.put(action, maker, place, last)
 
     def waits_behind(self, waiting: Handle, handle: Handle, stream: int) -> None:
         """Note that a stream waits for a collective, which its rank may then regard as ended."""
@@ -234,13 +229,8 @@ class Keeper:
 
     def host_launch(self, label: str, sip_id: int) -> None:
         """Note that a host spends the time of a launch."""
-        actor = self.actors.get(self._simulation.running) or self.actor
-        if actor.sip_id != sip_id:
-            self.is_on(sip_id)
-        work = self._works.get(label)
-        if work is None:
-            work = self.work(label, lambda: {"kind": "host", "name": label})
-        actor.put((_HOST_LAUNCH, work, 0, 0))
+        self.is_on(sip_id)
+        self.put(_HOST_LAUNCH, self.work(label, lambda: {"kind": "host", "name": label}))
 
     def launches(
         self,
@@ -254,7 +244,7 @@ class Keeper:
         ``describe`` is called with this and the parts of the key.
         """
         # Of all actions the most frequent one: without calls for what is known.
-        actor = self.actors.get(self._simulation.running) or self.actor
+        actor = self._actors.get(self._simulation.running) or self.actor
         if actor.sip_id != sip_id:
             self.is_on(sip_id)
         work = self._works.get(key)
@@ -316,10 +306,10 @@ class Keeper:
         site = (part.site.file, part.site.line)
         key = (signature, part.sent, part.taken, part.called, part.sip_id, site, position,
                channel, stream)  # fmt: skip
-        work = self._works.get(key)
-        if work is None:
-            described = {"has_host": has_host, **_part(part, site, position, channel, stream)}
-            work = self.work(key, lambda: described)
+        work = self.work(
+            key,
+            lambda: {"has_host": has_host, **_part(part, site, position, channel, stream)},
+        )
         self.makes(part, _ARRIVE, number, work, self.number_of(spans))
 
     def _signature(self, asked: Hashable) -> tuple[int, Hashable]:
@@ -334,7 +324,7 @@ class Keeper:
     def spawns(self, spawn: Any, ranks: Sequence[Rank], number: int) -> None:
         """Note that ranks were started together."""
         starter = self.actor
-        first = len(self.actors)
+        first = len(self._actors)
         for rank in ranks:
             self.add_actor(rank)
         self._spawns[spawn] = len(self._spawns)
@@ -446,7 +436,7 @@ class Keeper:
                 "refused": list(self.refused),
                 "asked": dict(self.asked),
             },
-            [Actor(each.number, each.rank, each.values) for each in self.actors.values()],
+            [Actor(each.number, each.rank, each.values) for each in self._actors.values()],
             None
             if log.allocations is None
             else np.array(self._memory_events, np.int64).reshape(-1, 3),

@@ -9,22 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernbench.clock import is_of_program
-from kernbench.memory import LiveAllocation
 from kernbench.op_log import UNKNOWN_SITE
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from kernbench.clock import Simulation
-    from kernbench.memory import AllocationLog, Buffer
-    from kernbench.runtime_api.base.actions import Keeper
+    from kernbench.memory import AllocationLog, Buffer, LiveAllocation, Place
     from kernbench.runtime_api.base.line_recorder import LineRecorder
     from kernbench.runtime_api.base.rank_state import RankState
 
 _FRAMES_TO_MAKER = 5
 """From a recorder on: the device's memory, the storage, the tensor, its method, and the maker."""
-Place = tuple[str, str, int]
-"""Layers, file and line."""
 _Maker = TypeVar("_Maker", bound=Callable[..., Any])
 _NEITHER, _OF_LAYERS, _PROGRAM = range(3)
 _LAYERS = str(Path(__file__).resolve().parents[2] / "tp") + "/"
@@ -47,11 +43,7 @@ def makes_results(function: _Maker) -> _Maker:
 
 
 class MemoryRecorder:
-    """Writes a run's allocations to its log.
-
-    A program allocates for every launch: so it writes to the log's own lists, as ``began`` and
-    ``ended`` of the log do, and leaves it to whoever reads them to read the labels.
-    """
+    """Writes a run's allocations to its log."""
 
     def __init__(
         self,
@@ -60,12 +52,7 @@ class MemoryRecorder:
         main: RankState,
         lines: LineRecorder | None = None,
     ) -> None:
-        self.keeper: Keeper | None = None
-        """Notes where among the actions of the program something happens."""
-        self._next_event = log.next_event
-        self._put_begin = log.plain_begins.extend
-        self._put_end = log.plain_ends.extend
-        self._live = log.live
+        self._log = log
         self._lines = lines
         self._simulation = simulation
         self._env = simulation.env
@@ -82,33 +69,17 @@ class MemoryRecorder:
         place = self._find(frame if is_result else sys._getframe(2))
         running = self._simulation.running
         state = self._main if running is None else running.local
-        begin = self._next_event()
-        self._put_begin(
-            (state.rank, buffer.sip_id, size_bytes, buffer.size_bytes, begin, self._env.now_ps,
-             buffer.label, place)
+        buffer.allocation = made = self._log.began_at(
+            state.rank, buffer.sip_id, size_bytes, buffer.size_bytes, self._env.now_ps,
+            buffer.label, place,
         )  # fmt: skip
-        buffer.allocation = made = self._live[begin] = LiveAllocation()
-        made.begin = begin
-        keeper = self.keeper
-        if keeper is not None:
-            actor = keeper.actors.get(running) or keeper.actor
-            keeper.put_memory_event((begin, actor.number, len(actor.values) >> 2))
         if is_result and self._lines is not None:
             self._lines.made = made
             self._lines.made_at = place
 
     def freed(self, allocation: LiveAllocation) -> None:
         """Note that memory is free again."""
-        begin = allocation.begin
-        allocation.end = end = self._next_event()
-        self._put_end(
-            (begin, end, self._env.now_ps, allocation.phase, allocation.name, allocation.module)
-        )
-        del self._live[begin]
-        keeper = self.keeper
-        if keeper is not None:
-            actor = keeper.actors.get(self._simulation.running) or keeper.actor
-            keeper.put_memory_event((end, actor.number, len(actor.values) >> 2))
+        self._log.ended(allocation, self._env.now_ps)
 
 
 class _Places:
