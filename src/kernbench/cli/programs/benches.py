@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kernbench.cli import options as given
 from kernbench.cli.programs.bench_file import Bench, load_bench
-from kernbench.cli.programs.folded import check_folding, run_folded
+from kernbench.cli.programs.folded import check_folding, is_folded, run_ranks
 from kernbench.cli.programs.own_torch import uses_of_own_torch
-from kernbench.cli.programs.reporting import DONE, guarded, imported, make_room, run_and_report
+from kernbench.cli.programs.reporting import DONE, guarded, imported, make_room
 from kernbench.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def run_bench(options: BenchOptions) -> int:
 
     def start() -> int:
         plan = _plan(options)
-        if options.fold or options.fold_check:
+        if is_folded(options):
             check_folding(options.data, plan.ranks, plan.machine, "--ranks N")
         with make_room(options, options.machine, [plan.bench.path, *imported()]) as outputs:
             return guarded(lambda: _run(plan, options, outputs), options.debug)
@@ -120,9 +119,4 @@ def _run(plan: _ReadyRun, options: BenchOptions, outputs: Outputs) -> int:
         )
         return DONE
 
-    def report(context: RuntimeContext) -> int:
-        return run_and_report(context, options, outputs, partial(work, context))
-
-    if options.fold or options.fold_check:
-        return run_folded(make_context, plan.ranks, options.fold_check, work, report)
-    return report(make_context())
+    return run_ranks(make_context, plan.ranks, work, options, outputs)

@@ -10,15 +10,18 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+from kernbench.cli.programs.reporting import ReportOptions, run_and_report
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
     from kernbench.op_log import OpLog
+    from kernbench.outputs import Outputs
     from kernbench.runtime_api import Folding, RankAxis, RuntimeContext, Timetable
 
 MakeContext = Callable[[], "RuntimeContext"]
@@ -28,6 +31,21 @@ Ask = Callable[..., Any]
 T = TypeVar("T")
 MOST_TRIED = 128
 """Up to how many ranks a program runs twice, so that times are those of all ranks."""
+
+
+class FoldOptions(ReportOptions, Protocol):
+    """What the command line says about folding, and about the report."""
+
+    @property
+    def fold(self) -> bool: ...
+
+    @property
+    def fold_check(self) -> int: ...
+
+
+def is_folded(options: FoldOptions) -> bool:
+    """Return whether one rank runs for many; to compare with others asks for it, too."""
+    return options.fold or bool(options.fold_check)
 
 
 def check_folding(has_data: bool, num_ranks: int, machine: Machine, options: str) -> None:
@@ -139,7 +157,20 @@ class Tried(NamedTuple):
     why_not: str
 
 
-def run_folded(
+def run_ranks(
+    make_context: MakeContext, num_ranks: int, work: Work, options: FoldOptions, outputs: Outputs
+) -> int:
+    """Run a program with all ranks, or folded if that is asked for; return its exit status."""
+
+    def report(context: RuntimeContext) -> int:
+        return run_and_report(context, options, outputs, partial(work, context))
+
+    if is_folded(options):
+        return _run_folded(make_context, num_ranks, options.fold_check, work, report)
+    return report(make_context())
+
+
+def _run_folded(
     make_context: MakeContext, num_ranks: int, num_checks: int, work: Work, report: Work
 ) -> int:
     """Run a program with as few ranks as stand for all, and report; return its exit status.

@@ -7,7 +7,6 @@ import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.machinery import ModuleSpec
 from itertools import accumulate
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernbench.cli import options as given
-from kernbench.cli.programs.folded import check_folding, run_folded
-from kernbench.cli.programs.reporting import DONE, guarded, make_room, run_and_report
+from kernbench.cli.programs.folded import check_folding, is_folded, run_ranks
+from kernbench.cli.programs.reporting import DONE, guarded, make_room
 from kernbench.cli.programs.scripts import compile_program, find_script
 from kernbench.errors import UsageError
 from kernbench.outputs import Outputs
@@ -116,7 +115,7 @@ def torchrun(options: TorchrunOptions) -> int:
         ranks = None if nprocs == 1 or nnodes > 1 else nprocs
         machine, changes = options.load_machine(name, ranks)
         check_nodes(machine, nprocs, nnodes)
-        if options.fold or options.fold_check:
+        if is_folded(options):
             asked = "--nproc-per-node, and --nnodes for several nodes"
             check_folding(options.data, nnodes * nprocs, machine, asked)
         check_torch()
@@ -196,13 +195,9 @@ def _run(
         context.run.remarks.append(said)
         return context
 
-    def report(context: RuntimeContext) -> int:
-        return run_and_report(context, options, outputs, partial(work, context))
-
-    if options.fold or options.fold_check:
-        folded = partial(run_folded, make_context, num_ranks, options.fold_check, work, report)
-        return guarded(folded, options.debug)
-    return guarded(lambda: report(make_context()), options.debug)
+    return guarded(
+        lambda: run_ranks(make_context, num_ranks, work, options, outputs), options.debug
+    )
 
 
 def _log_dir(options: TorchrunOptions) -> Path | None:
