@@ -15,7 +15,7 @@ from kernbench.hardware import load_library, load_machine  # noqa: E402
 from kernbench.library_kernels import Product, product_kernels  # noqa: E402
 from kernbench.op_log import Template  # noqa: E402
 from kernbench.torch_bridge.base.operations import describe  # noqa: E402
-from kernbench.torch_bridge.base.versions import KERNELS  # noqa: E402
+from kernbench.torch_bridge.base.versions import KERNELS_VARIABLE  # noqa: E402
 from kernbench.torch_bridge.costs import OperationCosts  # noqa: E402
 from kernbench.torch_bridge.costs.scattered import spread_bytes, spread_of_copy  # noqa: E402
 from kernbench.torch_bridge.processes.float32 import Float32  # noqa: E402
@@ -248,9 +248,9 @@ def test_older_releases_summed_gradients_of_norms_by_few_blocks(
         return template(A100, func, x, x, [192], stats, stats, of_row, of_row, wanted)
 
     every, rows = [True, True, True], 512 * 197
-    monkeypatch.delenv(KERNELS, raising=False)
+    monkeypatch.delenv(KERNELS_VARIABLE, raising=False)
     newer, of_input = backward(rows, every), backward(rows, [True, False, False])
-    monkeypatch.setenv(KERNELS, "1.12")
+    monkeypatch.setenv(KERNELS_VARIABLE, "1.12")
     older = backward(rows, every)
     assert older.hbm_bytes == pytest.approx(newer.hbm_bytes, rel=0.01)
     # 394 times 256 rows wait for each other, beside the gradient of the input.
@@ -259,10 +259,10 @@ def test_older_releases_summed_gradients_of_norms_by_few_blocks(
     assert older.duration_ps > 2 * newer.duration_ps
     assert backward(rows, [True, False, False]).duration_ps == of_input.duration_ps
     few = backward(256, every).duration_ps
-    monkeypatch.setenv(KERNELS, "2.0.1")
+    monkeypatch.setenv(KERNELS_VARIABLE, "2.0.1")
     assert backward(rows, every).duration_ps == newer.duration_ps
     assert backward(256, every).duration_ps == few
-    monkeypatch.setenv(KERNELS, "new")
+    monkeypatch.setenv(KERNELS_VARIABLE, "new")
     with pytest.raises(UsageError, match="KERNBENCH_TORCH_KERNELS=new is no release"):
         backward(rows, every)
 

@@ -8,13 +8,19 @@ from types import CodeType
 from typing import TYPE_CHECKING
 
 from kernbench.torch_bridge.base.device_limit import check_nodes, check_ranks
-from kernbench.torch_bridge.base.versions import SUPPORTED, TorchVersionError, check_torch
+from kernbench.torch_bridge.base.versions import (
+    KERNELS_VARIABLE,
+    SUPPORTED,
+    TorchVersionError,
+    check_torch,
+)
 from kernbench.torch_bridge.python.packages import check_private
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import Player, RuntimeContext
 
 __all__ = [
+    "KERNELS_VARIABLE",
     "SUPPORTED",
     "TorchVersionError",
     "check_nodes",

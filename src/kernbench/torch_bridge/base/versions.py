@@ -10,7 +10,7 @@ from kernbench.errors import KernbenchError, UsageError
 
 SUPPORTED = ("2.12", "2.13", "2.14", "2.15")
 """Minor releases that the bridge was tested with."""
-KERNELS = "KERNBENCH_TORCH_KERNELS"
+KERNELS_VARIABLE = "KERNBENCH_TORCH_KERNELS"
 """Names another release whose kernels are timed."""
 
 
@@ -49,8 +49,10 @@ def release_of_kernels() -> tuple[int, ...]:
     Raises:
         UsageError: ``KERNBENCH_TORCH_KERNELS`` is no release.
     """
-    asked = os.environ.get(KERNELS)
+    asked = os.environ.get(KERNELS_VARIABLE)
     try:
         return tuple(int(each) for each in (asked or _installed()).split(".")[:2])
     except ValueError:
-        raise UsageError(f"{KERNELS}={asked} is no release of PyTorch, such as 1.12") from None
+        raise UsageError(
+            f"{KERNELS_VARIABLE}={asked} is no release of PyTorch, such as 1.12"
+        ) from None

@@ -16,6 +16,8 @@ from kernbench.torch_bridge.base.versions import release_of_kernels
 from kernbench.torch_bridge.costs.library import timing_of_library
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from kernbench.hardware import Machine
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
@@ -36,14 +38,18 @@ class NormWeightCosts:
         library = None if architecture is None else load_library(architecture)
         self._library = library if library is not None and _KERNEL in library.names() else None
 
-    def timing(self, name: str, args: Any, sip_id: int) -> OperationTiming | None:
-        """Return the schedules of the launch; None where a stream of bytes stands for it."""
+    def columns(self, name: str, args: Any) -> int:
+        """Return how many columns an operation sums so; 0 where a stream of bytes stands for it."""
         if name != _OPERATION or self._library is None or release_of_kernels() >= _WITH_MORE_BLOCKS:
-            return None
+            return 0
         grad, shape, wanted = args[0], args[2], args[-1]
         columns = prod(shape)
         rows = grad.numel() // max(columns, 1)
-        if rows < _LEAST_ROWS or not any(wanted[1:]):
-            return None
+        return columns if rows >= _LEAST_ROWS and any(wanted[1:]) else 0
+
+    def timing(self, grad: Tensor, columns: int, sip_id: int) -> OperationTiming:
+        """Return the schedules of the launch."""
+        assert self._library is not None
+        rows = grad.numel() // columns
         kernel = column_sums(_KERNEL, rows, columns, grad.element_size())
-        return timing_of_library(name, (kernel,), self._machine.sip_at(sip_id), self._library)
+        return timing_of_library(_OPERATION, (kernel,), self._machine.sip_at(sip_id), self._library)

@@ -184,8 +184,8 @@ class OperationCosts:
         given = (*args, *kwargs.values()) if kwargs else args
         sip = self._machine.sip_at(sip_id)
         read, written = _moved(rule, operation, args, given, result, sip)
-        weights = self._norm_weights.timing(operation.name, args, sip_id)
-        if weights is not None:
+        summed = self._norm_weights.columns(operation.name, args)
+        if summed:
             read //= 2
         if rule.of_batch:
             moved = (read, written)
@@ -206,7 +206,7 @@ class OperationCosts:
             planes,
             spread,
             copied,
-            weights is not None and args[2][-1],
+            summed,
         )
         found = self._by_bytes.get(key)
         if found is None:
@@ -227,8 +227,8 @@ class OperationCosts:
             for made, size, spread in copied:
                 copy = self._scattered.timing(operation.name, made, size, size, sip_id, spread)
                 found = in_turn(copy or timing_by_bytes(operation.name, sip, size, size), found)
-            if weights is not None:
-                found = in_turn(found, weights)
+            if summed:
+                found = in_turn(found, self._norm_weights.timing(args[0], summed, sip_id))
             self._by_bytes[key] = found
         return found
 

@@ -24,8 +24,6 @@ def install(patches: Patches) -> None:
     patches.on_close(set_flash, allowed[_FLASH])
     for kind in _KINDS:
         set_kind = getattr(_C, f"_set_sdp_use_{kind}")
-        if kind != _FLASH:
-            patches.on_close(set_kind, allowed[kind])
 
         def allow(enabled: bool, kind: str = kind, set_kind: Any = set_kind) -> None:
             set_kind(enabled)

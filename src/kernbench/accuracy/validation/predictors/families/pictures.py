@@ -14,6 +14,7 @@ from kernbench.accuracy.validation.predictors.families.chosen import (
     is_compiled,
 )
 from kernbench.accuracy.validation.rows.reference import Row
+from kernbench.torch_bridge import KERNELS_VARIABLE
 
 _NEEDS = ("timm",)
 _DTYPES = {
@@ -45,7 +46,7 @@ def timm_benchmark(row: Row, programs: Path) -> ChosenProgram:
         made = replace(made, changes=_COLUMNS)
     if row.op == "train":
         release = ".".join(str(each) for each in _release(row))
-        made = replace(made, variables=((_KERNELS_OF, release),))
+        made = replace(made, variables=((KERNELS_VARIABLE, release),))
     return ChosenProgram(program=made)
 
 
@@ -53,8 +54,6 @@ def _release(row: Row) -> tuple[int, ...]:
     return tuple(int(each) for each in row.fields["torch_version"].split(".")[:2])
 
 
-_KERNELS_OF = "KERNBENCH_TORCH_KERNELS"
-"""The variable by which a program's kernels are those of an older release of PyTorch."""
 _COMPILED = ((r"^    step\(\)$", "    model = torch.compile(model)\n    step()"),)
 """What ``--torchcompile`` adds to the benchmark."""
 _WIDE_SCORES = (2, 5)
