@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.adr.trees import tree
+
 ROOT = Path(__file__).parents[2]
 DECISION = re.compile(r"^(?:[-*] )?\*\*(D[0-9]+(?:\.[0-9]+)*)\*\*", re.MULTILINE)
 FRONT_MATTER = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
@@ -58,8 +60,8 @@ def texts() -> dict[Path, str]:
 @cache
 def marks() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for path, text in texts().items():
-        for decision in adr_marks(ast.parse(text)):
+    for path in texts():
+        for decision in adr_marks(tree(path)):
             found.setdefault(str(decision), set()).add(str(path.relative_to(ROOT)))
     return found
 

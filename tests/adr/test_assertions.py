@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.adr.trees import tree
+
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
 CLAIMS = {"raises", "warns", "fail", "deprecated_call"}
@@ -17,11 +19,6 @@ ASSERTS = re.compile(r"(?:^|[;:])\s*(?:assert\b|raise AssertionError|[\w.]+\.ass
 """A statement of a program in a string; many are pieces that do not parse by themselves."""
 
 Definition = tuple[Path, ast.AST]
-
-
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 @cache

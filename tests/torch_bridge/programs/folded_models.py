@@ -108,10 +108,10 @@ class Experts(nn.Module):
         return x + back
 
 
-def ep() -> None:
+def ep(experts: type[Experts] = Experts) -> None:
     mesh = init_device_mesh("cuda", (ranks // 4, 4), mesh_dim_names=("dp", "ep"))
     with torch.device("cuda"):
-        model = nn.Sequential(Experts(mesh["ep"].get_group()), Block())
+        model = nn.Sequential(experts(mesh["ep"].get_group()), Block())
     shard(model, mesh["dp"])
     train(model, given())
 
@@ -143,11 +143,7 @@ class RoutedExperts(Experts):
 
 
 def routed() -> None:
-    mesh = init_device_mesh("cuda", (ranks // 4, 4), mesh_dim_names=("dp", "ep"))
-    with torch.device("cuda"):
-        model = nn.Sequential(RoutedExperts(mesh["ep"].get_group()), Block())
-    shard(model, mesh["dp"])
-    train(model, given())
+    ep(RoutedExperts)
 
 
 globals()[sys.argv[1]]()
