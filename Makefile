@@ -40,7 +40,7 @@ format: $(VENV)/dev.stamp ## format the code and sort its imports
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench-host: $(VENV)/dev.stamp ## time the simulator itself, and write benches/host/RESULTS.md (three minutes)
+bench-host: $(VENV)/dev.stamp ## time the simulator itself, and write benches/host/RESULTS.md (eleven minutes)
 	$(BIN)/python -m pytest benches/host -o addopts="" -o testpaths=benches/host -o python_files="bench_*.py" -s -q -rs --page benches/host/RESULTS.md
 
 bench-check: $(VENV)/dev.stamp ## say what is slower than the baseline that is kept (half a minute)
