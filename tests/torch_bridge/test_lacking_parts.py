@@ -156,13 +156,12 @@ def test_streams_and_events_of_any_device_are_the_simulated_ones() -> None:
 
 
 def test_each_fast_attention_of_cuda_may_be_asked_for() -> None:
-    flags = [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in ("flash", "cudnn")]
+    kinds = ("flash", "cudnn", "math")
+    flags = [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in kinds]
     context = run("each_fast_attention_of_cuda_may_be_asked_for")
     names = [each.template.name for each in context.op_log.instances]
     assert names.count("aten._scaled_dot_product_flash_attention") == 3
-    assert flags == [
-        getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in ("flash", "cudnn")
-    ]
+    assert flags == [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in kinds]
 
 
 def test_what_is_asked_of_any_accelerator_is_what_cuda_says() -> None:

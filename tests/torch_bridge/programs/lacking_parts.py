@@ -368,6 +368,7 @@ def each_fast_attention_of_cuda_may_be_asked_for() -> None:
             assert torch.backends.cuda.flash_sdp_enabled() == (kind == "FLASH")
             torch.testing.assert_close(attend(q, q, q, is_causal=True), expected)
     torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.backends.cuda.enable_math_sdp(False)
 
 
 def what_is_asked_of_any_accelerator_is_what_cuda_says() -> None:

@@ -15,13 +15,20 @@ from kernbench.torch_bridge.base.patches import Patches
 _C: Any = torch._C
 _FLASH = "flash"
 _KINDS = (_FLASH, "mem_efficient", "cudnn")
+_OTHERS = ("overrideable", "math")
 
 
 def install(patches: Patches) -> None:
-    """Let C++ allow flash attention while the program allows any fast kind."""
+    """Let C++ allow flash attention while the program allows any fast kind.
+
+    Afterwards what was allowed before is allowed again: a program of one process shares the flags
+    of the process that it runs in.
+    """
+    for kind in (*_KINDS, *_OTHERS):
+        is_allowed = getattr(_C, f"_get_{kind}_sdp_enabled")()
+        patches.on_close(getattr(_C, f"_set_sdp_use_{kind}"), is_allowed)
     allowed = {kind: getattr(_C, f"_get_{kind}_sdp_enabled")() for kind in _KINDS}
     set_flash = _C._set_sdp_use_flash
-    patches.on_close(set_flash, allowed[_FLASH])
     for kind in _KINDS:
         set_kind = getattr(_C, f"_set_sdp_use_{kind}")
 
