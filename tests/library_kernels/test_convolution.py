@@ -187,6 +187,20 @@ def test_channels_of_float32_by_themselves_are_slow_channels_last() -> None:
     assert found.total_us < chosen(depthwise).total_us / 5
 
 
+@pytest.mark.adr("0200-D3")
+def test_gradients_of_depthwise_weights_are_slow_in_float32_and_in_early_releases() -> None:
+    half = replace(PLAIN, made=128, groups=128, which=ConvolutionPass.TO_WEIGHT)
+    early = replace(half, is_early=True)
+    wide = replace(half, dtype="float32", itemsize=4, planar=True)
+    assert [each.name for each in chosen(early).kernels] == ["conv_depthwise_weight_last_early"]
+    assert chosen(early).total_us > 4 * chosen(half).total_us
+    planar_early = replace(early, planar=True)
+    assert chosen(planar_early).total_us == chosen(replace(half, planar=True)).total_us
+    assert chosen(wide).total_us > 2 * chosen(replace(half, planar=True)).total_us
+    forward = replace(early, which=ConvolutionPass.FORWARD)
+    assert chosen(forward).total_us == chosen(replace(forward, is_early=False)).total_us
+
+
 @pytest.mark.adr("0134-D2")
 def test_gradients_of_wide_groups_are_taken_by_tiles_of_128_channels_last() -> None:
     def us_of_element(width: int, groups: int) -> float:

@@ -174,6 +174,42 @@ def test_norms_over_the_batch_reach_a_share_of_their_own(layout: Any, trains: bo
     assert found.duration_ps == pytest.approx(stream_ps, rel=0.02)
 
 
+@pytest.mark.adr("0200-D2")
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_norms_in_training_reach_most_of_hbms_bandwidth(layout: Any) -> None:
+    x = empty(128, 1024, 28, 28, dtype=torch.float16).to(memory_format=layout)
+    func = aten.native_batch_norm.default
+
+    def reached(name: str) -> float:
+        machine = load_machine(name, 1)
+        found = template(machine, func, x, *(empty(1024) for _ in range(4)), True, 0.1, 1e-5)
+        bytes_per_ps = float(machine.sip.cube.hbm_bandwidth_gbps) * machine.sip.num_cubes / 1e3
+        return float(found.hbm_bytes / found.duration_ps / bytes_per_ps)
+
+    assert all(reached(name) > 0.7 for name in ("a100-sxm-80g", "v100", "h100-sxm"))
+    assert reached("rtx-3090") < 0.6
+
+
+@pytest.mark.adr("0200-D3")
+def test_the_release_of_kernels_decides_gradients_of_depthwise_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def backward(wanted: list[bool]) -> Template:
+        image = torch.empty(64, 96, 56, 56, dtype=torch.float16, device="meta")
+        image = image.to(memory_format=torch.channels_last)
+        weight = torch.empty(96, 1, 3, 3, dtype=torch.float16, device="meta")
+        func = aten.convolution_backward.default
+        same = ([1, 1], [1, 1], [1, 1], False, [0, 0], 96)
+        return template(A100, func, image, image, weight, None, *same, wanted)
+
+    of_weight, of_input = [False, True, False], [True, False, False]
+    monkeypatch.delenv(KERNELS_VARIABLE, raising=False)
+    newer = backward(of_weight).duration_ps, backward(of_input).duration_ps
+    monkeypatch.setenv(KERNELS_VARIABLE, "1.9")
+    assert backward(of_weight).duration_ps > 3 * newer[0]
+    assert backward(of_input).duration_ps == newer[1]
+
+
 @pytest.mark.adr("0167-D4")
 @pytest.mark.parametrize("channels", [4, 8, 16])
 def test_a_norm_of_few_channels_keeps_few_pes_busy(channels: int) -> None:

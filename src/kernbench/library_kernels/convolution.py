@@ -86,6 +86,8 @@ class Convolution:
     itemsize: int = 2
     planar: bool = False
     """Whether the channels of an element are apart in memory."""
+    is_early: bool = False
+    """Whether it is one of the releases of PyTorch before 1.12, and of the cuDNN beside them."""
     which: ConvolutionPass = ConvolutionPass.FORWARD
 
     @property
@@ -118,9 +120,9 @@ def _candidates(
 ) -> Iterator[tuple[LibraryKernel, ...]]:
     if conv.is_depthwise:
         kernel = _direct(conv)
-        by_product = f"{kernel.name}_float32"
-        if conv.itemsize == _WIDE and by_product in library.names():
-            kernel = replace(kernel, name=by_product)
+        of_its_own = f"{kernel.name}_{'float32' if conv.itemsize == _WIDE else 'early'}"
+        if (conv.itemsize == _WIDE or conv.is_early) and of_its_own in library.names():
+            kernel = replace(kernel, name=of_its_own)
         yield (kernel,)
         return
     by_matrix = conv.dtype not in ("float32", "float64")

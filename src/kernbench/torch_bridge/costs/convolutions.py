@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from kernbench.library_kernels import (
     family_of,
     streamed,
 )
+from kernbench.torch_bridge.base.versions import release_of_kernels
 from kernbench.torch_bridge.costs.library import timing_of_library
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from kernbench.hardware import Machine
     from kernbench.library_kernels import LibraryKernel
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
+
+_FAST_DEPTHWISE = (1, 12)
+"""The first release that is measured to have fast gradients of depthwise weights channels-last."""
 
 
 class ConvolutionCosts:
@@ -49,6 +54,9 @@ class ConvolutionCosts:
             return None
         passes = tuple(_passes(args, result, multiplied, dtype.itemsize))
         is_forward = not isinstance(result, (list, tuple))
+        is_depthwise = bool(passes) and passes[0].is_depthwise
+        if not is_forward and is_depthwise and release_of_kernels() < _FAST_DEPTHWISE:
+            passes = tuple(replace(each, is_early=True) for each in passes)
         has_bias = is_forward and args[2] is not None
         copied = tuple(each.nbytes for each in _copied(args, is_forward))
         summed = 0 if is_forward or not args[-1][2] else args[0].nbytes

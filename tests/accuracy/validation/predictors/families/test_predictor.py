@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernbench.accuracy.programs import ProgramError, ProgramFiles, folder_of
+from kernbench.accuracy.validation.predictors.families.chosen import ChosenProgram
 from kernbench.accuracy.validation.predictors.families.predictor import ProgramPredictor
 from kernbench.accuracy.validation.rows.devices import presets
 from kernbench.accuracy.validation.rows.reference import Row
@@ -272,9 +273,39 @@ def test_latencies_and_rates_of_pictures_are_of_one_program(tmp_path: Path) -> N
     assert (first.extra_us, second.extra_us) == (1770, 0)
     many = dataclasses.replace(latency, fields={**latency.fields, "local_batch": "256"})
     assert PREDICTOR.asked(many).extra_us == pytest.approx(256 * 46)
-    training = said | {"program_config": "Training performance", "metric": "Throughput Avg"}
-    with pytest.raises(ProgramError, match="classification forwards only"):
-        PREDICTOR.asked(row(tmp_path, **training))
+    other = said | {"program": "PyTorch/Detection/SSD", "metric": "Throughput Avg"}
+    with pytest.raises(ProgramError, match="classification only"):
+        PREDICTOR.asked(row(tmp_path, **other))
+
+
+@pytest.mark.adr("0200-D1")
+def test_networks_of_pictures_train_by_the_batches_of_their_source(tmp_path: Path) -> None:
+    def asked(network: str, device: str, dtype: str, ranks: int) -> ChosenProgram:
+        said = {
+            "source": "nv-dle",
+            "program": f"PyTorch/Classification/ConvNets/{network}",
+            "program_config": f"Training performance: a page | GPUs={ranks}",
+            "metric": "Throughput",
+            "unit": "img/s",
+            "value": 1000,
+        }
+        return PREDICTOR.asked(
+            row(tmp_path, **said, device=device, dtype=dtype, n_devices=ranks, local_batch="")
+        )
+
+    one = asked("efficientnet-b4", "A100", "mixed (FP16 AMP)", 1)
+    assert one.program.args == ("efficientnet-b4", "128", "amp", "nhwc", "32")
+    assert (one.units, one.program.folded_to) == (128, None)
+    eight = asked("efficientnet-b4", "V100 16GB", "FP32", 8)
+    assert eight.program.args == ("efficientnet-b4", "16", "float32", "nchw", "32")
+    assert (eight.units, eight.program.ranks, eight.program.folded_to) == (128, 8, 0)
+    # 2,048 are no multiple of theirs.
+    assert asked("resnet50v1.5", "V100 16GB", "FP32", 8).program.args[-1] == "1"
+    assert ("KERNBENCH_TORCH_KERNELS", "1.9") in one.program.variables
+    with pytest.raises(ProgramError, match="17 times as fast"):
+        asked("efficientnet-b4", "V100 32GB", "FP32", 1)
+    with pytest.raises(ProgramError, match="training on T4 is not described"):
+        asked("resnet50v1.5", "T4", "FP32", 1)
 
 
 @pytest.mark.adr("0162-D1")

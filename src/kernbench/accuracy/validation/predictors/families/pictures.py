@@ -136,23 +136,52 @@ from 64 on; they are the same for B0 and for B4, which computes eleven times as 
 """
 
 
+_BATCHES_IN_TRAINING = {
+    # Of A100, of V100 with 16 GB, of V100 with 32 GB: in 16 bits, in 32.
+    "resnet50": ((256, 256), (256, 112), (256, 112)),
+    "resnext101-32x4d": ((128, 128), (128, 64), (128, 64)),
+    "se-resnext101-32x4d": ((128, 128), (112, 64), (112, 64)),
+    "efficientnet-b0": ((256, 256), (128, 64), (256, 128)),
+    "efficientnet-widese-b0": ((256, 256), (128, 64), (256, 128)),
+    "efficientnet-b4": ((128, 64), (32, 16), (64, 32)),
+    "efficientnet-widese-b4": ((128, 64), (32, 16), (64, 32)),
+}
+"""Pictures of a device's batch: configs.yml, at the rows' commit."""
+_TRAINED_ON = ("A100", "V100 16GB", "V100 32GB")
+_TOGETHER = {"resnet50": 2048, "efficientnet": 4096}
+"""Pictures that the optimizer takes together; of other networks 1,024."""
+_FEWER_TOGETHER = {
+    ("resnet50", 112): 896,
+    ("se-resnext101-32x4d", 112): 896,
+}
+"""The same, where a batch does not divide them."""
+_STARVED = ("efficientnet-b4", "efficientnet-widese-b0", "efficientnet-widese-b4")
+"""What one V100 of 32 GB trained at a seventeenth of the rate of eight, as the source's table says
+itself, and at half of the rate of one of 16 GB."""
+_RELEASE = "1.9"
+"""Of the container 21.03, whose kernels trained."""
+
+
 def deep_learning_examples(row: Row, programs: Path) -> ChosenProgram:
-    """Batches of a classification network's validation, by networks with their modules.
+    """Batches of a classification network's validation or training, by networks with their modules.
 
     Raises:
-        ProgramError: The row is of another network, or of training, whose batch it does not say.
+        ProgramError: The row is of another network, of quantiles, or of a device whose batch is not
+            known.
     """
     said = row.fields["program_config"]
     family = row.fields["program"].rpartition("/")[2]
     named = _MODEL.search(said)
     network = _NETWORKS.get(named.group(1) if named else family)
-    if network is None or not _LATENCY.search(said):
-        raise ProgramError("of DeepLearningExamples, classification forwards only are described")
+    if network is None:
+        raise ProgramError("of DeepLearningExamples, classification only is described")
+    dtype = "amp" if row.dtype.startswith("mixed") else "float32"
+    form = "nhwc" if dtype == "amp" else "nchw"
+    if not _LATENCY.search(said):
+        return _training(row, network, dtype, form)
     if "Avg" not in row.fields["metric"] or not row.fields["local_batch"]:
         raise ProgramError("the row is of no average, or says no batch")
     batch = row.integer("local_batch")
-    dtype = "amp" if row.dtype.startswith("mixed") else "float32"
-    form = "nhwc" if dtype == "amp" else "nchw"
     least_us, picture_us = _SLOWEST_US.get(row.device, (0.0, 0.0))
     return ChosenProgram(
         program=loop("classification", network, batch, dtype, form),
@@ -161,4 +190,29 @@ def deep_learning_examples(row: Row, programs: Path) -> ChosenProgram:
         units=batch * (1 - 1 / _BATCHES) if row.per else 1,
         extra_us=0.0 if row.per else max(least_us, picture_us * batch) / _BATCHES,
         conditions=_CONDITIONS.get(row.device.split()[0], ()),
+    )
+
+
+def _training(row: Row, network: str, dtype: str, form: str) -> ChosenProgram:
+    """A batch of training on the devices of one node, by the source's own batches."""
+    if row.device not in _TRAINED_ON:
+        raise ProgramError(f"of DeepLearningExamples, training on {row.device} is not described")
+    ranks = row.integer("n_devices")
+    if ranks == 1 and row.device == _TRAINED_ON[-1] and network in _STARVED:
+        raise ProgramError("eight of its devices are 17 times as fast, by the same table")
+    device = _TRAINED_ON.index(row.device)
+    batch = _BATCHES_IN_TRAINING[network][device][dtype == "float32"]
+    together = _FEWER_TOGETHER.get((network, batch)) or _TOGETHER.get(network.split("-")[0], 1024)
+    # Theirs rounds down where all ranks' batches are more.
+    backwards = max(1, together // (batch * ranks))
+    made = loop("classification_training", network, batch, dtype, form, backwards, ranks=ranks)
+    return ChosenProgram(
+        program=replace(
+            made,
+            folded_to=0 if ranks > 1 else None,
+            variables=((KERNELS_VARIABLE, _RELEASE),),
+        ),
+        device=A100_80G if row.device == "A100" else "",
+        units=batch * ranks,
+        conditions=_CONDITIONS[row.device.split()[0]],
     )
