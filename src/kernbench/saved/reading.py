@@ -83,7 +83,7 @@ class SavedRun:
     @cached_property
     def actions(self) -> Actions | None:
         """What its ranks did, so that it can be done again; None if it was saved without."""
-        with _opened(self.path) as archive:
+        with _opened(self.path) as archive, uncollected():
             return read_actions(archive)
 
     @cached_property
