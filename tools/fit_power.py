@@ -46,6 +46,10 @@ _HBM = {
 _PROCESS = {"12 nm": 2.4, "8 nm": 1.7, "7 nm": 1.5, "6 nm": 1.4, "5 nm": 1.05, "4 nm": 1.0}
 """Energies of logic and SRAM relative to 4 nm: estimates."""
 _CACHE_PJ, _TCM_PJ = 14, 6
+_C2C_PJ, _PCI_EXPRESS_PJ = 10.4, 52
+_NVLINK = "NVIDIA, What Is NVLink?, 2023"
+_C2C_HOSTS = ("gh200",)
+"""Devices whose host link in the preset is NVLink-C2C."""
 _MATH_PJ = {"simple": 7, "divide": 45, "transcendental": 28, "convert": 8, "reduce": 9}
 """At 4 nm: estimates. All lanes of an H100 at full rate draw 220 W with simple operations."""
 
@@ -143,8 +147,8 @@ def power_of(name: str, board: Board) -> dict[str, Any]:
         "cache_pj_per_byte": round(_CACHE_PJ * factor, 1),
         "hbm_pj_per_byte": _HBM[board.memory][0],
         "link_pj_per_byte": 40,
-        "network_pj_per_byte": 50,
-        "host_pj_per_byte": 50,
+        "network_pj_per_byte": _PCI_EXPRESS_PJ,
+        "host_pj_per_byte": _C2C_PJ if name in _C2C_HOSTS else _PCI_EXPRESS_PJ,
     }
     floor, slope, share, _ = _CURVES[_curve(name, board)]
     standby_w = _STANDBY_W[name][0] if name in _STANDBY_W else round(share * board.watts)
@@ -220,6 +224,7 @@ def sources_of(name: str, board: Board) -> dict[str, str]:
     like = found_on if name in _OWN_CURVE else f"assumed: as {curve}'s, {found_on}"
     standby = _STANDBY_W[name][1] if name in _STANDBY_W else f"{like}; by the limit"
     is_made_up = name in ("ahbm", "ahbm-mesh", "tpu-v5e-like", "wormhole-like")
+    pci_express = f"{_NVLINK}: 5 times the 1.3 pJ/bit of NVLink-C2C, PCI Express 5.0"
     found = {"sip.power.cap_w": _LIMITS[name][1]} if name in _LIMITS else {}
     return found | {
         "sip.power": "estimate",
@@ -238,8 +243,10 @@ def sources_of(name: str, board: Board) -> dict[str, str]:
         "sip.power.cache_pj_per_byte": f"estimate for {board.process}",
         "sip.power.hbm_pj_per_byte": _HBM[board.memory][1],
         "sip.power.link_pj_per_byte": "estimate: 5 pJ/bit, a serial link of 100 Gb/s",
-        "sip.power.network_pj_per_byte": "estimate: PCI Express to the network's interface",
-        "sip.power.host_pj_per_byte": "estimate: 6 pJ/bit, PCI Express",
+        "sip.power.network_pj_per_byte": f"{pci_express}; to the network's interface",
+        "sip.power.host_pj_per_byte": f"{_NVLINK}: 1.3 pJ/bit over NVLink-C2C"
+        if name in _C2C_HOSTS
+        else pci_express,
     }
 
 
