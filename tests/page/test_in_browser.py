@@ -87,6 +87,29 @@ def test_every_picture_is_drawn_and_the_console_is_silent(
     assert window.console() == []
 
 
+NOT_DRAWN = """
+    if (arguments[0]) dispatchEvent(new Event("beforeprint"));
+    else
+        for (let i = 0; i < 500 && document.querySelector(".chart:not([data-drawn])"); i++)
+            await new Promise((resolve) => setTimeout(resolve, 20));
+    return [...document.querySelectorAll(".chart:not([data-drawn])")].map((each) => each.id);
+"""
+
+
+@pytest.mark.parametrize("prints", [True, False])
+def test_pictures_that_nobody_has_scrolled_to_are_drawn(
+    window: Browser, tmp_path: Path, prints: bool
+) -> None:
+    run = simulated(tmp_path / "run", two_layers, machine="a100-sxm-80g")
+    opened(window, write_page(tmp_path / "page.html", run))
+    assert window.run("return document.querySelectorAll('.chart').length") > 3
+    assert window.run(NOT_DRAWN, prints) == []
+    assert window.run(
+        "return document.getElementById('memory-curve').querySelector('svg') !== null"
+    )
+    assert window.console() == []
+
+
 def test_a_click_on_a_kernel_shows_its_lines(window: Browser, tmp_path: Path) -> None:
     run = simulated(tmp_path / "run", two_layers)
     opened(window, write_page(tmp_path / "page.html", run))

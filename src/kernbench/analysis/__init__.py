@@ -1,6 +1,6 @@
 """Why a run took as long as it did: its critical path, and where every picosecond of it went."""
 
-from kernbench.analysis.attribution import COPY, LINKS, OF_HOST, RANKS, Spent, attribution
+from kernbench.analysis.attribution import COPY, LINKS, OF_HOST, RANKS, WAIT, Spent, attribution
 from kernbench.analysis.critical_path import Segment, critical_path
 from kernbench.analysis.difference import (
     Contribution,
@@ -22,6 +22,7 @@ from kernbench.analysis.lines import (
     lines_of_kernels,
     print_lines,
     shown_lines,
+    source_line,
 )
 from kernbench.analysis.memory import (
     MemoryReport,
@@ -43,6 +44,7 @@ __all__ = [
     "LINKS",
     "OF_HOST",
     "RANKS",
+    "WAIT",
     "Contribution",
     "Difference",
     "KernelLines",
@@ -78,4 +80,5 @@ __all__ = [
     "saved_energy",
     "shown_lines",
     "slower_by",
+    "source_line",
 ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from kernbench.report import LEAST_COLUMNS, WIDE_COLUMNS
 
@@ -53,5 +54,6 @@ def fitting_table(
         justify: JustifyMethod = "right" if number else "left"
         table.add_column(column.title, justify=justify, overflow="fold", no_wrap=column.is_number)
     for row in rows:
-        table.add_row(*[row[number] for number in shown])
+        # Names and source lines may have brackets, which are no markup.
+        table.add_row(*[Text(row[number]) for number in shown])
     return table

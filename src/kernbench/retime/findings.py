@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypedDict
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from rich.text import Text
 
@@ -12,6 +13,7 @@ from kernbench.analysis import (
     LINKS,
     OF_HOST,
     RANKS,
+    WAIT,
     Spent,
     TableColumn,
     attribution,
@@ -20,17 +22,26 @@ from kernbench.analysis import (
 from kernbench.errors import MachineError
 from kernbench.op_log import Limit
 from kernbench.report import format_ns, format_share, published_error, published_errors
+from kernbench.retime.host_changes import (
+    in_graphs,
+    knows_lines_of_actions,
+    without_line,
+    without_waits,
+)
 from kernbench.retime.what_if import WhatIf
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kernbench.op_log import Instance
+    from kernbench.op_log import Instance, Site
     from kernbench.report import FamilyAccuracy
     from kernbench.saved import SavedRun
 
+K = TypeVar("K", int, str, tuple[str, int])
 _MOST_KERNELS = 6
 """Kernels of which each is tried without time, those that ranks spend most time on."""
+_MOST_LINES = 3
+"""Of the program, of which each is tried without its hosts' time."""
 _LEAST_SHARE = 0.001
 """Of the run: what has less is not tried, and what saves less is no finding."""
 _SHOWN_LAUNCHES = 3
@@ -76,12 +87,40 @@ MACHINE = (
 )
 """What is tried where ranks spend time on it."""
 
+_OF_HOSTS = frozenset({*OF_HOST.values(), WAIT})
+HOSTS = (
+    WhatIf("a host twice as fast", frozenset(OF_HOST.values()), settings=("host.slowdown=0.5x",)),
+    WhatIf(
+        "Python takes no time",
+        frozenset({OF_HOST["python"]}),
+        settings=("host.python_call_us=0",),
+    ),
+    WhatIf(
+        "no memory from the driver",
+        frozenset({OF_HOST["allocate"]}),
+        settings=("host.cuda_malloc_us=0",),
+    ),
+    WhatIf(
+        "launches in CUDA graphs",
+        frozenset({OF_HOST["launch"], OF_HOST["dispatch"], OF_HOST["python"]}),
+        acts=in_graphs,
+    ),
+    WhatIf(
+        "no reads and synchronizations",
+        frozenset({OF_HOST["read"], WAIT}),
+        acts=without_waits,
+    ),
+)
+"""What is tried where ranks of PyTorch programs spend time on their hosts."""
+
 
 class Finding(TypedDict):
     """Something that holds the run up, and what a run without it has shown."""
 
     what: str
     """What was tried."""
+    detail: str
+    """How often that was something else then, or the source line; empty where neither is said."""
     gain_ns: float
     """By how much sooner the run has ended then."""
     time_ns: float
@@ -125,13 +164,14 @@ def findings(saved: SavedRun) -> RankedFindings:
     tried = 0
     for each, parts in _to_try(saved, spent):
         try:
-            ended_ps = each.end_ps(saved)
+            done = each.run(saved)
         except MachineError:
             # Not every machine has the key.
             continue
         tried += 1
-        if end_ps - ended_ps >= _LEAST_SHARE * end_ps:
-            found.append(_finding(saved, each, parts, end_ps - ended_ps))
+        gain_ps = end_ps - done.log.end_ps
+        if gain_ps >= _LEAST_SHARE * end_ps:
+            found.append(_finding(saved, each, parts, gain_ps, done.detail))
     found.sort(key=lambda each: -each["gain_ns"])
     return {
         "program": saved.program,
@@ -159,22 +199,52 @@ def _to_try(saved: SavedRun, spent: list[Spent]) -> Iterator[tuple[WhatIf, list[
     for what, own in tries:
         if _total(own) >= least_ps and what.applies(saved.machine):
             yield what, own
+    if saved.actions is not None and "pytorch" in saved.actions.described:
+        yield from _hosts_to_try(saved, [each for each in spent if each.resource in _OF_HOSTS])
+
+
+def _hosts_to_try(saved: SavedRun, spent: list[Spent]) -> Iterator[tuple[WhatIf, list[Spent]]]:
+    """Yield changes of hosts that run ahead, with what is spent on what they change."""
+    log = saved.log
+    least_ps = _LEAST_SHARE * log.end_ps * saved.ranks
+    # Waits for a collective are waits for other ranks.
+    collectives = {
+        each.template.name for each in log.instances if each.template.kind == "collective"
+    }
+    spent = [each for each in spent if each.resource != WAIT or each.name not in collectives]
+    for what in HOSTS:
+        own = [each for each in spent if each.resource in what.resources]
+        # What a wait costs is what comes late after it.
+        if own and (what.acts is not None or _total(own) >= least_ps):
+            yield what, own
+    if saved.machine.spec.host is None or not knows_lines_of_actions(saved):
+        return
+    of_lines: dict[Site, list[Spent]] = {}
+    for each in spent:
+        if each.site[1] and each.resource != WAIT:
+            of_lines.setdefault(each.site, []).append(each)
+    longest = sorted(of_lines.items(), key=lambda item: -_total(item[1]))[:_MOST_LINES]
+    for site, own in longest:
+        if _total(own) >= least_ps:
+            place = f"{site[0].rpartition('/')[2]}:{site[1]}"
+            yield WhatIf(f"no host time at {place}", acts=partial(without_line, site=site)), own
 
 
 def _total(spent: list[Spent]) -> int:
     return sum(each.time_ps for each in spent)
 
 
-def _finding(saved: SavedRun, what: WhatIf, spent: list[Spent], gain_ps: int) -> Finding:
-    by_rank: dict[int, int] = {}
-    by_name: dict[str, int] = {}
-    for each in spent:
-        by_rank[each.rank] = by_rank.get(each.rank, 0) + each.time_ps
-        by_name[each.name] = by_name.get(each.name, 0) + each.time_ps
-    rank = max(by_rank, key=lambda each: (by_rank[each], -each))
-    name = what.free_kernel or max(by_name, key=lambda each: by_name[each])
+def _finding(
+    saved: SavedRun, what: WhatIf, spent: list[Spent], gain_ps: int, detail: str
+) -> Finding:
+    rank = _longest(spent, lambda each: each.rank)
+    site = _longest([each for each in spent if each.site[1]] or spent, lambda each: each.site)
+    there = [each for each in spent if each.site == site]
+    name = what.free_kernel or _longest(
+        [each for each in there if each.name] or there, lambda each: each.name
+    )
     most = max(
-        (each for each in spent if each.name == name), key=lambda each: (each.time_ps, -each.rank)
+        (each for each in there if each.name == name), key=lambda each: (each.time_ps, -each.rank)
     )
     launches = [
         each for each in saved.log.instances if each.template.name == name and rank in each.ranks
@@ -182,6 +252,7 @@ def _finding(saved: SavedRun, what: WhatIf, spent: list[Spent], gain_ps: int) ->
     launches.sort(key=lambda each: (min(each.starts_ps) - max(each.ends_ps), each.launch_id))
     return {
         "what": what.what,
+        "detail": detail,
         "gain_ns": gain_ps / 1000,
         "time_ns": (saved.log.end_ps - gain_ps) / 1000,
         "spent_ns": _total(spent) / saved.ranks / 1000,
@@ -193,6 +264,14 @@ def _finding(saved: SavedRun, what: WhatIf, spent: list[Spent], gain_ps: int) ->
         "launches": [each.launch_id for each in launches[:_SHOWN_LAUNCHES]],
         "errors": _errors(saved, launches, most.resource),
     }
+
+
+def _longest(spent: list[Spent], key: Callable[[Spent], K]) -> K:
+    """Return that of which most is spent, the least one of several."""
+    sums: dict[K, int] = {}
+    for each in spent:
+        sums[key(each)] = sums.get(key(each), 0) + each.time_ps
+    return min(sums, key=lambda each: (-sums[each], each))
 
 
 def _errors(saved: SavedRun, launches: list[Instance], resource: str) -> list[FamilyAccuracy]:
@@ -217,7 +296,7 @@ _COLUMNS = (
     TableColumn("rank"),
     TableColumn("row"),
 )
-_MORE = ("held up by", "rows", "published error")
+_MORE = ("with", "held up by", "rows", "published error")
 """What Markdown has besides."""
 
 
@@ -244,6 +323,7 @@ def as_markdown(found: RankedFindings) -> str:
         lines.append(f"|{' --- |' * len(titles)}")
         for each in found["findings"]:
             more = (
+                each["detail"],
                 each["held_up_by"],
                 ", ".join(map(str, each["launches"])),
                 ", ".join(map(_error, each["errors"])),

@@ -27,15 +27,23 @@ class Retiming:
     """A saved run on a machine, about to be done again.
 
     ``context`` is the run that results; :meth:`work` is to be called inside of it. With
-    ``keeps_memory`` it has the saved run's record of its memory, at the times of its own.
+    ``keeps_memory`` it has the saved run's record of its memory, at the times of its own. With
+    ``actions``, ranks do these instead of what they did.
 
     Raises:
         UsageError: The run was saved without what its ranks did, or something in it cannot be
             done again.
     """
 
-    def __init__(self, saved: SavedRun, machine: Machine, *, keeps_memory: bool = False) -> None:
-        actions = saved.actions
+    def __init__(
+        self,
+        saved: SavedRun,
+        machine: Machine,
+        *,
+        keeps_memory: bool = False,
+        actions: Actions | None = None,
+    ) -> None:
+        actions = actions or saved.actions
         if actions is None:
             raise UsageError(
                 f"{saved.path}: this run was saved without what its ranks did; run the program "

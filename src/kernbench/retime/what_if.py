@@ -5,15 +5,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernbench.hardware import Machine, changed_machine, set_keys
 from kernbench.retime.retiming import Retiming
 
 if TYPE_CHECKING:
     from kernbench.links import Transferred
-    from kernbench.op_log import Template
+    from kernbench.op_log import OpLog, Template
+    from kernbench.retime.host_changes import ChangedActions
     from kernbench.saved import SavedRun
+
+
+class ChangedRun(NamedTuple):
+    """A changed run."""
+
+    log: OpLog
+    detail: str
+    """What was changed, with numbers; empty where nothing is to be said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +43,8 @@ class WhatIf:
     """Keys or groups of the machine with their new values, by dotted path."""
     nobody_waits: bool = False
     """Whether a collective begins for each rank when that rank comes to it."""
+    acts: Callable[[SavedRun], ChangedActions] | None = None
+    """Returns what ranks do instead of what they did."""
 
     def machine(self, machine: Machine) -> Machine:
         """Return the machine of the changed run.
@@ -54,7 +65,13 @@ class WhatIf:
 
     def end_ps(self, saved: SavedRun) -> int:
         """Return when the changed run ends, by doing it."""
-        retiming = Retiming(saved, self.machine(saved.machine))
+        return self.run(saved).log.end_ps
+
+    def run(self, saved: SavedRun) -> ChangedRun:
+        """Do the changed run."""
+        changed = None if self.acts is None else self.acts(saved)
+        actions, detail = changed or (None, "")
+        retiming = Retiming(saved, self.machine(saved.machine), actions=actions)
         run = retiming.context.run
         if self.free_kernel:
             retiming.change_templates(_without_time(self.free_kernel))
@@ -63,7 +80,7 @@ class WhatIf:
         retiming.nobody_waits = self.nobody_waits
         with retiming.context:
             retiming.work()
-        return run.op_log.end_ps
+        return ChangedRun(run.op_log, detail)
 
 
 def _without_time(name: str) -> Callable[[Template], Template]:

@@ -1,7 +1,11 @@
 // Bars: the time of all ranks and of each one, and what changed between two runs.
 
-// Draws when the box comes into view, and again when its width or the theme changes.
+// Draws when the box comes into view, or else when the browser has nothing to do or prints; and
+// again when its width or the theme changes.
 const pictures = [];
+const undrawn = new Set();
+// A browser without a window may never be idle, and Safari does not say.
+const whenIdle = (call) => (window.requestIdleCallback ? requestIdleCallback(call, { timeout: 300 }) : setTimeout(call, 100));
 function picture(box, draw) {
   let width = 0;
   const redraw = () => {
@@ -10,16 +14,28 @@ function picture(box, draw) {
     box.replaceChildren(draw(width));
     box.dataset.drawn = "true";
   };
-  const seen = new IntersectionObserver((entries) => {
-    if (!entries.some((entry) => entry.isIntersecting)) return;
+  const first = () => {
+    if (!undrawn.delete(first)) return;
     seen.disconnect();
     redraw();
     new ResizeObserver(() => Math.abs(box.clientWidth - width) > 4 && redraw()).observe(box);
     pictures.push(redraw);
-  }, { rootMargin: "400px" });
+  };
+  const seen = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && first(), { rootMargin: "400px" });
+  undrawn.add(first);
   seen.observe(box);
+  if (undrawn.size === 1) whenIdle(drawNext);
   return box;
 }
+
+// One at a time, so that the page answers meanwhile.
+function drawNext() {
+  const [first] = undrawn;
+  first?.();
+  if (undrawn.size) whenIdle(drawNext);
+}
+
+window.addEventListener("beforeprint", () => [...undrawn].forEach((first) => first()));
 
 function overview(times, ranks, wholePs) {
   const entries = times.resources.map((name, place) => ({

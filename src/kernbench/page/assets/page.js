@@ -146,6 +146,7 @@ async function showTimeline() {
     el("button", { type: "button", onclick: () => timeline.show(0, Infinity) }, "Whole run"), engines, path,
     model.joined ? el("span", { class: "quiet" }, `Of lanes with ${formatCount(model.joined)} slices together, neighbours are drawn as one.`) : "");
   fillTimelineLegend(names, model, timeline);
+  window.addEventListener("beforeprint", () => timeline.drawNow());
   pictures.push(() => {
     timeline.draw();
     fillTimelineLegend(names, model, timeline);
