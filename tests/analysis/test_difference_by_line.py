@@ -30,9 +30,11 @@ def run(torch):
 """
 
 
-def kept(folder: Path, name: str, text: str, *, record_lines: bool = True) -> SavedRun:
+def kept(
+    folder: Path, name: str, text: str, *, record_lines: bool = True, file: str = "program.py"
+) -> SavedRun:
     (folder / name).mkdir()
-    program = folder / name / "program.py"
+    program = folder / name / file
     program.write_text(text)
     defined: dict[str, Any] = {}
     exec(compile(text, str(program), "exec"), defined)
@@ -42,6 +44,16 @@ def kept(folder: Path, name: str, text: str, *, record_lines: bool = True) -> Sa
     with path.open("wb") as out:
         save_run(out, torch.op_log, torch.machine, torch.report())
     return load_run(path)
+
+
+def test_a_copy_under_another_name_with_a_changed_line_is_the_same_program(
+    tmp_path: Path,
+) -> None:
+    changed = BEFORE.replace("512, 512", "1024, 1024")
+    runs = [kept(tmp_path, "a", BEFORE), kept(tmp_path, "b", changed, file="wider.py")]
+    found = difference_by_line(*runs)
+    assert {numbers(each) for each in found} == {(each, each) for each in (2, 3, 4, 5)}
+    assert {Path(each["file"]).name for each in found} == {"wider.py"}
 
 
 def test_lines_are_found_again_and_add_up(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def test_values_are_as_in_a_machine_file() -> None:
     [
         ("sip.cube.hbm_bandwith_gbps=2x", r"did you mean sip.cube.hbm_bandwidth_gbps \(3350\)"),
         ("hbm_gib=2x", r"has no key hbm_gib; did you mean sip.cube.hbm_gib \(80\)\?$"),
+        ("hbm=2x", r"did you mean sip.cube.hbm_gib \(80\) or sip.cube.hbm_bandwidth_gbps"),
         ("zzz=1", "kernbench machine show prints all keys"),
         ("sip.cube=1", "is a group; set one of sip.cube.hbm_gib, sip.cube.hbm_bandwidth_gbps"),
         ("links.topology=2x", "is switch, which is no number; give a value"),

@@ -1,6 +1,7 @@
 """Why a run took as long as it did: its critical path, and where every picosecond of it went."""
 
 from kernbench.analysis.attribution import COPY, LINKS, OF_HOST, RANKS, WAIT, Spent, attribution
+from kernbench.analysis.communication import communication, print_communication
 from kernbench.analysis.critical_path import Segment, critical_path
 from kernbench.analysis.difference import (
     Contribution,
@@ -56,6 +57,7 @@ __all__ = [
     "TableColumn",
     "Why",
     "attribution",
+    "communication",
     "critical_path",
     "difference",
     "difference_by_line",
@@ -69,6 +71,7 @@ __all__ = [
     "memory_use",
     "no_energy",
     "peak_line",
+    "print_communication",
     "print_difference",
     "print_difference_by_line",
     "print_energy",

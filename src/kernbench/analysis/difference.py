@@ -10,7 +10,7 @@ from rich.text import Text
 
 from kernbench.analysis.attribution import OF_HOST, attribution
 from kernbench.analysis.resources import bound_by
-from kernbench.analysis.tables import SHOWN_LINES, plain_table
+from kernbench.analysis.tables import SHOWN_LINES, is_wide, plain_table
 from kernbench.report import format_amount, format_ns
 
 if TYPE_CHECKING:
@@ -182,17 +182,21 @@ def print_difference(found: Difference, console: Console) -> None:
     changed = [each for each in found["contributions"] if each["difference_ns"]]
     if not changed:
         return
-    table = plain_table("what", "held up by", "before", "after", "difference", "because", left=2)
-    table.columns[5].justify = "left"
+    titles = ("what", "held up by", "before", "after", "difference", "because")
+    shown = len(titles) if is_wide(console) else titles.index("because")
+    table = plain_table(*titles[:shown], left=2)
+    if shown == len(titles):
+        table.columns[-1].justify = "left"
     for each in changed[:SHOWN_LINES]:
-        table.add_row(
-            each["name"] or "-",
+        cells = (
+            Text(each["name"] or "-"),
             each["resource"],
             format_ns(each["before_ns"]),
             format_ns(each["after_ns"]),
             signed_ns(each["difference_ns"]),
-            "; ".join(each["causes"]),
+            Text("; ".join(each["causes"])),
         )
+        table.add_row(*cells[:shown])
     rest = changed[SHOWN_LINES:]
     if rest:
         left_ns = sum(each["difference_ns"] for each in rest)

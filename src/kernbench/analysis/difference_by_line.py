@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from kernbench.saved import SavedRun
 
 
+_CHANGED_IN_PLACE = 0.6
+"""How alike two lines are at least of which one has taken the other's place, as ``difflib`` counts
+it; its documentation calls texts close from there on."""
+
+
 class LineDifference(TypedDict):
     """A line of the two programs: what it has of the critical path of each run."""
 
@@ -70,16 +75,31 @@ def _moved(before: Mapping[str, str], after: Mapping[str, str]) -> dict[Site, Si
     for path in after:
         by_name.setdefault(path.rpartition("/")[2], []).append(path)
     found: dict[Site, Site] = {}
+    names = {path.rpartition("/")[2] for path in before}
+    renamed = [path for path in after if path.rpartition("/")[2] not in names]
+    gone = [path for path in before if path.rpartition("/")[2] not in by_name]
     for path, text in before.items():
         alike = [path] if path in after else by_name.get(path.rpartition("/")[2], [])
+        if gone == [path]:
+            # A program that was copied and changed, as people do to compare.
+            alike = renamed
         if len(alike) != 1:
             continue
         old, new = text.splitlines(), after[alike[0]].splitlines()
         found |= {(path, number): (f"{path} (before)", number) for number in range(1, len(old) + 1)}
-        for first, second, size in SequenceMatcher(None, old, new, False).get_matching_blocks():
-            for step in range(1, size + 1):
-                found[path, first + step] = (alike[0], second + step)
+        found |= {(path, a): (alike[0], b) for a, b in _aligned(old, new)}
     return found
+
+
+def _aligned(old: list[str], new: list[str]) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of lines that are the same, or were changed in place."""
+    for kind, first, end, second, last in SequenceMatcher(None, old, new, False).get_opcodes():
+        if kind == "equal":
+            yield from zip(range(first + 1, end + 1), range(second + 1, last + 1), strict=True)
+        elif kind == "replace" and end - first == last - second:
+            for a, b in zip(range(first, end), range(second, last), strict=True):
+                if SequenceMatcher(None, old[a], new[b]).ratio() > _CHANGED_IN_PLACE:
+                    yield a + 1, b + 1
 
 
 def _difference(

@@ -134,10 +134,15 @@ def _found(spec: Mapping[str, Any], key: str, name: str, known: Mapping[str, Any
 
 def _nearest(key: str, known: Mapping[str, Any]) -> str:
     """Return which keys may have been meant, with their values: of that last name, or alike."""
+    lasts = {each: each.rpartition(".")[2] for each in known}
     last = key.rpartition(".")[2]
-    close = [each for each in known if each.rpartition(".")[2] == last]
+    close = [each for each in known if lasts[each] == last]
+    if "_" not in last:
+        # A word, as hbm or bandwidth: names that have it, those of the device first.
+        having = [each for each in known if last in lasts[each].split("_")]
+        close = sorted(having, key=lambda each: each.startswith("scenario."))
     if not close:
-        by_last = {each.rpartition(".")[2]: each for each in known}
+        by_last = {lasts[each]: each for each in known}
         close = difflib.get_close_matches(key, known, n=_MOST_NAMED)
         close += [by_last[each] for each in difflib.get_close_matches(last, by_last)]
     named = [f"{each} ({_shown(known[each])})" for each in dict.fromkeys(close)]

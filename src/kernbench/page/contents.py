@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernbench.analysis import attribution, critical_path, difference
+from kernbench.analysis import attribution, communication, critical_path, difference
 from kernbench.hardware import leaves
-from kernbench.page.communication import communication
 from kernbench.page.energy import energy
 from kernbench.page.kernels import kernels
 from kernbench.page.lanes import timeline

@@ -181,8 +181,10 @@ def _print_lines(log: OpLog, ranks: int) -> None:
         print_program_lines(caused, source_texts(files), report_console())
     for name in kernels_by_time(log)[:SHOWN_KERNELS]:
         found = kernel_lines(log, name)
-        files = [each["file"] for each in found["lines"]]
-        print_lines(found, source_texts(files), report_console())
+        files = [each["file"] for each in found["lines"] if each["file"]]
+        # Kernels of libraries have no lines.
+        if files:
+            print_lines(found, source_texts(files), report_console())
 
 
 def _of_memory(log: OpLog) -> list[str]:

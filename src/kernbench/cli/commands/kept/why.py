@@ -24,6 +24,9 @@ class WhyOptions(given.AnalysisOptions):
     energy: Annotated[
         bool, typer.Option("--energy", help="Where its energy went, and what each kernel draws.")
     ] = False
+    communication: Annotated[
+        bool, typer.Option("--communication", help="How much each rank sends to each other one.")
+    ] = False
     lines: Annotated[
         str | None,
         typer.Option(
@@ -59,8 +62,10 @@ def _why(context: typer.Context, options: WhyOptions) -> int:
 def show_why(options: WhyOptions) -> int:
     """Print or write why a run took its time, and return the exit status."""
     from kernbench.analysis import (
+        communication,
         explain,
         kernel_lines,
+        print_communication,
         print_energy,
         print_lines,
         print_program_lines,
@@ -82,6 +87,13 @@ def show_why(options: WhyOptions) -> int:
     if options.lines is not None:
         lines = kernel_lines(run.log, options.lines)
         show_or_write(lines, options.json, lambda console: print_lines(lines, run.sources, console))
+        return DONE
+    if options.communication:
+        show_or_write(
+            communication(run.log, run.ranks),
+            options.json,
+            lambda console: print_communication(run.log, run.ranks, console),
+        )
         return DONE
     if options.energy:
         energy = saved_energy(run)

@@ -5,22 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from rich.text import Text
 
+from kernbench.analysis.tables import is_wide, plain_table
 from kernbench.op_log import Column, RowReader, Rows, Template
+from kernbench.report import format_amount
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from kernbench.op_log import OpLog
 
 MOST_CELLS = 64
 """Rows and columns of the matrix; of more ranks, neighbours are put together."""
 
 
-def communication(log: OpLog, ranks: int) -> dict[str, Any]:
+def communication(log: OpLog, ranks: int, most_cells: int = MOST_CELLS) -> dict[str, Any]:
     """Return the bytes that each rank sends to each other one, however many links lie between.
 
-    What goes to a switch that adds or copies it is from no rank to another, and apart.
+    What goes to a switch that adds or copies it is from no rank to another, and apart. Of more
+    ranks than ``most_cells``, neighbours are put together.
     """
-    per_cell = -(-ranks // MOST_CELLS)
+    per_cell = -(-ranks // most_cells)
     num_cells = -(-ranks // per_cell)
     matrix = np.zeros((num_cells, num_cells), dtype=np.int64)
     by_switch = 0
@@ -52,6 +58,32 @@ def communication(log: OpLog, ranks: int) -> dict[str, Any]:
         "total_bytes": int(matrix.sum()),
         "by_switch_bytes": by_switch,
     }
+
+
+_CELL = 10
+"""Columns of the console for a cell."""
+
+
+def print_communication(log: OpLog, ranks: int, console: Console) -> None:
+    """Print the matrix, senders as rows, with as many cells as the console has room for."""
+    is_wide(console)
+    found = communication(log, ranks, max((console.width - _CELL) // _CELL, 1))
+    each, cells = found["ranks_per_cell"], found["bytes"]
+    names = [
+        str(first) if each == 1 else f"{first}-{min(first + each, ranks) - 1}"
+        for first in range(0, ranks, each)
+    ]
+    table = plain_table("from \\ to", *names)
+    for name, row in zip(names, cells, strict=True):
+        table.add_row(name, *(_shown(size) for size in row))
+    console.print(Text(f"\n{_shown(found['total_bytes']) or 'nothing'} sent between ranks"))
+    if found["by_switch_bytes"]:
+        console.print(Text(f"{_shown(found['by_switch_bytes'])} to and from switches that reduce"))
+    console.print("", table, sep="\n")
+
+
+def _shown(size: int) -> str:
+    return format_amount(size, "B") if size else ""
 
 
 class _Transfers(NamedTuple):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from kernbench import RuntimeContext
-from kernbench.page.communication import communication
+from kernbench.analysis import communication, print_communication
 from tests.logs import LogBuilder, ring
 from tests.page.runs import simulated
 
@@ -40,6 +42,17 @@ def test_neighbours_share_a_cell_where_there_are_many() -> None:
     found = communication(builder.log, 200)
     assert (found["ranks_per_cell"], len(found["bytes"])) == (4, 50)
     assert np.array(found["bytes"]).sum() == found["total_bytes"] == 200 * 199 * 512
+
+
+def test_as_many_cells_are_printed_as_the_console_has_room_for() -> None:
+    builder = LogBuilder()
+    builder.collective(ring(64), range(64), [0] * 64)
+    console = Console(file=io.StringIO(), width=60)
+    print_communication(builder.log, 64, console)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines[1] == "2.06 MB sent between ranks"
+    assert lines[3].split()[3:] == ["0-12", "13-25", "26-38", "39-51", "52-63"]
+    assert max(map(len, lines)) <= 60
 
 
 def test_hops_over_several_links_count_once(tmp_path: Path) -> None:
