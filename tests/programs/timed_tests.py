@@ -32,3 +32,5 @@ def test_bench_and_script(kernbench_run, assert_time_within, tmp_path, n) -> Non
         assert_time_within(kernbench_run(double, n=4), 0.001)
     with pytest.raises(ValueError, match="takes what kernbench_run returns"):
         assert_time_within(3.0)
+    with pytest.raises(ValueError, match=r"4000 for 4 ms.*not '4 ms'"):
+        assert_time_within(kernbench_run(double, n=4), "4 ms")

@@ -46,6 +46,11 @@ def assert_time_within(request: pytest.FixtureRequest) -> Callable[..., None]:
         if not isinstance(run, TimedRun):
             raise UsageError(f"assert_time_within takes what kernbench_run returns, not {run!r}")
         if most_us is not None:
+            if not isinstance(most_us, int | float):
+                raise UsageError(
+                    "assert_time_within takes a number of microseconds (4000 for 4 ms), not "
+                    f"{most_us!r}"
+                )
             if run.time_us > most_us:
                 longest = max(run.kernels_us.items(), key=lambda each: each[1], default=None)
                 of = "" if longest is None else f"; {longest[0]} alone takes {longest[1]:.2f} us"

@@ -69,7 +69,7 @@ function findingsTable() {
     el("h3", {}, "Findings"),
     el("p", { class: "quiet" }, `The run was done again with each of ${plural(findings.tried, "change")}; the gain is by how much sooner it ended. Gains do not add up.`),
     el("div", { class: "wide scroll" }, table([
-      { title: "what if", text: true, of: (row) => row.what, show: (row) => el("b", {}, row.what) },
+      { title: "what if", text: true, of: (row) => row.what, show: (row) => el("span", {}, el("b", {}, row.what), row.detail ? el("span", { class: "quiet" }, ` ${row.detail}`) : null) },
       { title: "gain", of: (row) => row.gain_ns, show: (row) => el("span", {}, `${formatPs(row.gain_ns * 1000)}, ${formatShare(row.gain_ns * 1000, about.time_ps)}`, meter(row.gain_ns / most)) },
       { title: "the run then takes", of: (row) => row.time_ns, show: (row) => formatPs(row.time_ns * 1000) },
       { title: "a rank spends on it", of: (row) => row.spent_ns, show: (row) => formatPs(row.spent_ns * 1000) },
