@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from kernbench import RuntimeContext
+from kernbench.cli.app import app
 from kernbench.hardware import load_machine, set_keys
 from kernbench.op_log import HostSpan, Instance, OpLog
 from kernbench.retime import RankedFindings, WhatIf, findings
@@ -186,6 +188,23 @@ def test_findings_name_what_hosts_could_do_otherwise(
         "aten.mul_",
         MUL_UNTIL,
     )
+
+
+@pytest.mark.adr("0156-D1")
+def test_what_a_rank_spends_is_that_of_the_ranks_that_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spent = []
+    for options in ((), ("--fold",)):
+        given = ["--machine", "h100-sxm", "--no-data", "--nproc-per-node", "4", "--save", "kept"]
+        done = CliRunner().invoke(app, ["torchrun", *options, *given, str(PROGRAM)])
+        assert done.exit_code == 0, done.output
+        found = findings(load_run("kept"))["findings"]
+        spent.append({each["what"]: each["spent_ns"] for each in found})
+    whole, folded = spent
+    for what in ("hosts take no time", "launches in CUDA graphs"):
+        assert folded[what] == pytest.approx(whole[what], rel=0.05)
 
 
 @pytest.mark.adr("0197-D2")

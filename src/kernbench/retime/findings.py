@@ -185,7 +185,7 @@ def findings(saved: SavedRun) -> RankedFindings:
 
 def _to_try(saved: SavedRun, spent: list[Spent]) -> Iterator[tuple[WhatIf, list[Spent]]]:
     """Yield changes that may save time, with what is spent on what they change."""
-    least_ps = _LEAST_SHARE * saved.log.end_ps * saved.ranks
+    least_ps = _LEAST_SHARE * saved.log.end_ps * _num_run(saved)
     kernels = {each.template.name for each in saved.log.instances if each.template.kind == "kernel"}
     of_kernels: dict[str, list[Spent]] = {}
     for each in spent:
@@ -206,7 +206,7 @@ def _to_try(saved: SavedRun, spent: list[Spent]) -> Iterator[tuple[WhatIf, list[
 def _hosts_to_try(saved: SavedRun, spent: list[Spent]) -> Iterator[tuple[WhatIf, list[Spent]]]:
     """Yield changes of hosts that run ahead, with what is spent on what they change."""
     log = saved.log
-    least_ps = _LEAST_SHARE * log.end_ps * saved.ranks
+    least_ps = _LEAST_SHARE * log.end_ps * _num_run(saved)
     # Waits for a collective are waits for other ranks.
     collectives = {
         each.template.name for each in log.instances if each.template.kind == "collective"
@@ -228,6 +228,11 @@ def _hosts_to_try(saved: SavedRun, spent: list[Spent]) -> Iterator[tuple[WhatIf,
         if _total(own) >= least_ps:
             place = f"{site[0].rpartition('/')[2]}:{site[1]}"
             yield WhatIf(f"no host time at {place}", acts=partial(without_line, site=site)), own
+
+
+def _num_run(saved: SavedRun) -> int:
+    """Return how many ranks ran; of a folded run these are not all."""
+    return len(saved.log.ranks_of(saved.ranks))
 
 
 def _total(spent: list[Spent]) -> int:
@@ -255,7 +260,7 @@ def _finding(
         "detail": detail,
         "gain_ns": gain_ps / 1000,
         "time_ns": (saved.log.end_ps - gain_ps) / 1000,
-        "spent_ns": _total(spent) / saved.ranks / 1000,
+        "spent_ns": _total(spent) / _num_run(saved) / 1000,
         "held_up_by": most.resource,
         "name": name,
         "rank": rank,
