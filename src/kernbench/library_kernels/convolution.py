@@ -129,7 +129,7 @@ def _candidates(
     if by_matrix and conv.groups > 1 and not conv.planar and not _has_grouped_kernel(conv):
         yield (_grouped(conv),)
         return
-    moves = _moves(conv) if conv.planar == by_matrix else ()
+    moves = _moves(conv, library) if conv.planar == by_matrix else ()
     product = _product(conv, by_matrix)
     kernels = product_kernels(product, sip, library, "conv").kernels
     if by_matrix and conv.groups > 1 and not _has_grouped_kernel(conv):
@@ -206,11 +206,12 @@ def _product(conv: Convolution, padded: bool) -> Product:
     )
 
 
-def _moves(conv: Convolution) -> tuple[LibraryKernel, ...]:
+def _moves(conv: Convolution, library: KernelLibrary) -> tuple[LibraryKernel, ...]:
     """Return the launches that rearrange images: two operands, or one and the result."""
-    return tuple(
-        streamed("conv_rearrange", each, each) for each in (conv.given_bytes, conv.made_bytes)
-    )
+    name = "conv_rearrange"
+    if conv.itemsize < _WIDE and f"{name}_half" in library.names():
+        name = f"{name}_half"
+    return tuple(streamed(name, each, each) for each in (conv.given_bytes, conv.made_bytes))
 
 
 def streamed(name: str, read_bytes: float, written_bytes: float) -> LibraryKernel:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from kernbench.accuracy.programs.child import import_torchvision  # noqa: E402
+from kernbench.accuracy.programs.loops import unet_training  # noqa: E402
 from kernbench.accuracy.programs.loops.classification import NETWORKS  # noqa: E402
 from kernbench.accuracy.programs.loops.columns import use_columns  # noqa: E402
 from kernbench.accuracy.programs.loops.hf_training import CHECKPOINTS, length_of  # noqa: E402
@@ -56,6 +59,28 @@ def test_networks_have_the_published_numbers_of_parameters(network: str, paramet
     found = sum(each.numel() for each in model.parameters())
     assert found == parameters
     assert scores.shape == (2, 1000)
+
+
+@pytest.mark.adr("0200-D4")
+@pytest.mark.parametrize(("dims", "millions"), [(2, 20.6), (3, 31.2)])
+def test_a_u_net_has_as_many_weights_as_nnunets(dims: int, millions: float) -> None:
+    with torch.device("meta"):
+        model = unet_training.UNet(dims, fused=False)
+        scores = model(torch.zeros(1, 4, *unet_training.SIZES[dims]))
+    found = sum(each.numel() for each in model.parameters()) / 1e6
+    assert found == pytest.approx(millions, abs=0.05)
+    assert scores.shape == (1, 4, *unet_training.SIZES[dims])
+
+
+@pytest.mark.adr("0200-D4")
+def test_the_loss_of_a_u_net_is_that_of_its_definition() -> None:
+    scores = torch.log(torch.tensor([[[[0.1, 0.7]], [[0.6, 0.1]], [[0.2, 0.1]], [[0.1, 0.1]]]]))
+    labels = torch.tensor([[[[1, 0]]]])
+    # Dice of class 1: 2 x 0.6 of 1 + 0.7; of classes that nobody has 0; the background is left out.
+    dice = (1 - 1.2 / 1.7 + 1 + 1) / 3
+    entropy = -(math.log(0.6) + math.log(0.7)) / 2
+    loss = unet_training.DiceAndEntropy()(scores, labels)
+    assert float(loss) == pytest.approx(dice + entropy, abs=1e-4)
 
 
 @pytest.mark.adr("0162-D3")

@@ -274,7 +274,7 @@ def test_latencies_and_rates_of_pictures_are_of_one_program(tmp_path: Path) -> N
     many = dataclasses.replace(latency, fields={**latency.fields, "local_batch": "256"})
     assert PREDICTOR.asked(many).extra_us == pytest.approx(256 * 46)
     other = said | {"program": "PyTorch/Detection/SSD", "metric": "Throughput Avg"}
-    with pytest.raises(ProgramError, match="classification only"):
+    with pytest.raises(ProgramError, match="classification and U-Nets only"):
         PREDICTOR.asked(row(tmp_path, **other))
 
 
@@ -306,6 +306,33 @@ def test_networks_of_pictures_train_by_the_batches_of_their_source(tmp_path: Pat
         asked("efficientnet-b4", "V100 32GB", "FP32", 1)
     with pytest.raises(ProgramError, match="training on T4 is not described"):
         asked("resnet50v1.5", "T4", "FP32", 1)
+
+
+@pytest.mark.adr("0200-D4")
+def test_a_u_net_trains_by_its_dims_and_an_inference_without_precision_has_no_answer(
+    tmp_path: Path,
+) -> None:
+    said = {
+        "source": "nv-dle",
+        "program": "PyTorch/Segmentation/nnUNet",
+        "program_config": "Training performance: a page | Dimension=3; GPUs=8",
+        "metric": "Throughput - mixed precision [img/s]",
+        "unit": "img/s",
+        "value": 200,
+        "local_batch": 2,
+        "n_devices": 8,
+        "dtype": "mixed (FP16 AMP)",
+        "device": "A100",
+    }
+    asked = PREDICTOR.asked(row(tmp_path, **said))
+    assert asked.program.args == ("3", "2", "amp")
+    assert (asked.units, asked.program.ranks, asked.program.folded_to) == (16, 8, 0)
+    assert asked.extra_us == 5e3
+    inference = said | {"metric": "Throughput Avg [img/s]", "dtype": "", "n_devices": 1}
+    with pytest.raises(ProgramError, match="does not say its precision"):
+        PREDICTOR.asked(row(tmp_path, **inference))
+    with pytest.raises(ProgramError, match="training on T4"):
+        PREDICTOR.asked(row(tmp_path, **(said | {"device": "T4"})))
 
 
 @pytest.mark.adr("0162-D1")

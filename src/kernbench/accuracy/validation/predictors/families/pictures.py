@@ -160,6 +160,8 @@ _STARVED = ("efficientnet-b4", "efficientnet-widese-b0", "efficientnet-widese-b4
 itself, and at half of the rate of one of 16 GB."""
 _RELEASE = "1.9"
 """Of the container 21.03, whose kernels trained."""
+_UNETS_RELEASE = "1.14"
+"""Of the container 22.11."""
 
 
 def deep_learning_examples(row: Row, programs: Path) -> ChosenProgram:
@@ -171,10 +173,12 @@ def deep_learning_examples(row: Row, programs: Path) -> ChosenProgram:
     """
     said = row.fields["program_config"]
     family = row.fields["program"].rpartition("/")[2]
+    if family == "nnUNet":
+        return _segmentation(row)
     named = _MODEL.search(said)
     network = _NETWORKS.get(named.group(1) if named else family)
     if network is None:
-        raise ProgramError("of DeepLearningExamples, classification only is described")
+        raise ProgramError("of DeepLearningExamples, classification and U-Nets only are described")
     dtype = "amp" if row.dtype.startswith("mixed") else "float32"
     form = "nhwc" if dtype == "amp" else "nchw"
     if not _LATENCY.search(said):
@@ -215,4 +219,33 @@ def _training(row: Row, network: str, dtype: str, form: str) -> ChosenProgram:
         device=A100_80G if row.device == "A100" else "",
         units=batch * ranks,
         conditions=_CONDITIONS[row.device.split()[0]],
+    )
+
+
+_DIMS = re.compile(r"Dimension=([23]);")
+_UNETS_ON = {"A100": 5e3, "V100": 7e3}
+"""By device, what the loop around a batch (Lightning 1.6) takes meanwhile, in microseconds: the
+differences between four times a batch of 32 and one of 128, of two dims, in float32."""
+
+
+def _segmentation(row: Row) -> ChosenProgram:
+    """A batch of a U-Net's training on the devices of one node."""
+    dims = _DIMS.search(row.fields["program_config"])
+    if dims is None or not row.fields["metric"].startswith("Throughput - "):
+        # Their tables of inference are two, and rows do not say which is of 16 bits.
+        raise ProgramError("a row of a U-Net's inference does not say its precision")
+    if row.device not in _UNETS_ON:
+        raise ProgramError(f"of DeepLearningExamples, training on {row.device} is not described")
+    ranks, batch = row.integer("n_devices"), row.integer("local_batch")
+    dtype = "amp" if row.dtype.startswith("mixed") else "float32"
+    made = loop("unet_training", dims.group(1), batch, dtype, ranks=ranks)
+    return ChosenProgram(
+        program=replace(
+            made,
+            folded_to=0 if ranks > 1 else None,
+            variables=((KERNELS_VARIABLE, _UNETS_RELEASE),),
+        ),
+        device=A100_80G if row.device == "A100" else "",
+        units=batch * ranks,
+        extra_us=_UNETS_ON[row.device],
     )
