@@ -9,7 +9,7 @@ from rich.text import Text
 
 from kernbench.analysis.tables import SHOWN_LINES, TableColumn, fitting_table
 from kernbench.errors import UsageError
-from kernbench.op_log import energy_of
+from kernbench.op_log import energy_of, of_all
 from kernbench.report import format_share
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def saved_energy(run: SavedRun) -> EnergyReport:
         raise no_energy(run.machine.name)
     if run.log.instances and not any(each.template.energy_pj for each in run.log.instances):
         raise UsageError(f"{run.path} was saved without energies; save it again")
-    return found
+    return found if run.log.running is None else of_all(found, run.log.running)
 
 
 def no_energy(machine: str) -> UsageError:
@@ -64,14 +64,14 @@ def print_energy(
     energy: EnergyReport, machine: str, console: Console, cost_usd: float | None = None
 ) -> None:
     """Print where the energy went, what used it, and what the devices of ranks draw."""
-    ranks = len(energy["per_rank"])
+    ranks = energy["devices"]
     said = f"{format_joules(energy['energy_j'])}, {energy['average_w']:.0f} W on average each"
     cost = "" if cost_usd is None else f", {cost_usd:.3g} USD"
     name = f"{ranks} device{'s' if ranks != 1 else ''} of {machine}"
     said = said if ranks > 1 else said.removesuffix(" each")
     console.print("", Text(f"{name}: {said}{cost}"), sep="\n")
     tables = [(_PARTS, _parts(energy)), (_USES, _uses(energy))]
-    if ranks > 1:
+    if len(energy["per_rank"]) > 1:
         tables.append((_RANKS, _ranks(energy)))
     for columns, rows in tables:
         console.print("", fitting_table(console, columns, rows), sep="\n")

@@ -54,6 +54,8 @@ class UseEnergy(TypedDict):
 class EnergyReport(TypedDict):
     """What the devices of a run take. Of hosts, switches and cooling nothing is known."""
 
+    devices: int
+    """One for each rank, those of a folded run that did not run included."""
     energy_j: float
     """Of all devices: what each use takes, and the idle devices."""
     average_w: float
@@ -105,6 +107,7 @@ def energy_of(
     steps = _steps(spans, energies, entries, waits, powers, end_ps)
     peaks = [float(watts.max(initial=0)) for _, watts in steps]
     return {
+        "devices": ranks,
         "energy_j": total / _PJ_PER_J,
         "average_w": total / end_ps / ranks if end_ps else 0.0,
         "idle_j": sum(idle_pj) / _PJ_PER_J,
@@ -133,6 +136,7 @@ def of_all(energy: EnergyReport, running: Sequence[int]) -> EnergyReport:
     total = sum(parts_j.values())
     own = energy["energy_j"]
     return {
+        "devices": energy["devices"],
         "energy_j": total,
         "average_w": energy["average_w"] * (total / own) if own else 0.0,
         "idle_j": energy["idle_j"],

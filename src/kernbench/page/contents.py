@@ -34,11 +34,11 @@ def contents(
     found: dict[str, Any] = {
         "about": _about(run),
         "findings": findings,
-        "times": times(spent, run.ranks, path),
+        "times": times(spent, log.ranks_of(run.ranks), path),
         "timeline": timeline(log, run.machine, path),
         "kernels": kernels(run),
         "collectives": run.report["collectives"],
-        "communication": communication(log, run.ranks),
+        "communication": communication(log, run.ranks) if log.running is None else None,
         "memory": memory(log),
         "energy": energy(run),
         "machine": _machine(run),

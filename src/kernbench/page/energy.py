@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.op_log import energy_of, power_over_time
+from kernbench.op_log import energy_of, of_all, power_over_time
 from kernbench.page.packing import packed
 
 if TYPE_CHECKING:
@@ -26,9 +26,12 @@ def energy(run: SavedRun) -> dict[str, Any] | None:
     is_counted = any(each.template.energy_pj for each in run.log.instances)
     if found is None or not is_counted:
         return None
+    if run.log.running is not None:
+        found = of_all(found, run.log.running)
     edges = np.linspace(0, run.log.end_ps, BINS + 1)
     rows = []
-    for times_ps, watts in power_over_time(run.log, run.machine, run.ranks):
+    curves = power_over_time(run.log, run.machine, run.ranks)
+    for times_ps, watts in map(curves.__getitem__, run.log.ranks_of(run.ranks)):
         drawn = np.concatenate([[0.0], np.cumsum(np.diff(times_ps) * watts[:-1])])
         rows.append(np.diff(np.interp(edges, times_ps, drawn)) / np.diff(edges))
     by_rank = np.stack(rows)

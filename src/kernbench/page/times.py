@@ -12,12 +12,15 @@ MOST_USES = 40
 MOST_PATH_SUMS = 15
 
 
-def times(spent: Sequence[Spent], ranks: int, path: Sequence[Segment]) -> dict[str, Any]:
+def times(spent: Sequence[Spent], ranks: Sequence[int], path: Sequence[Segment]) -> dict[str, Any]:
     """Return the time of each rank by resource, its users, and what the critical path is made of.
+
+    ``ranks`` are those that ran; their times are in this order.
 
     Everything is in picoseconds, so that the sums of the page are exact.
     """
     return {
+        "ranks": list(ranks),
         **_by_rank(spent, ranks),
         **_uses(spent),
         "path": _path_sums(path),
@@ -25,10 +28,11 @@ def times(spent: Sequence[Spent], ranks: int, path: Sequence[Segment]) -> dict[s
     }
 
 
-def _by_rank(spent: Sequence[Spent], ranks: int) -> dict[str, Any]:
+def _by_rank(spent: Sequence[Spent], ranks: Sequence[int]) -> dict[str, Any]:
     sums: dict[str, list[int]] = {}
+    places = {rank: place for place, rank in enumerate(ranks)}
     for each in spent:
-        sums.setdefault(each.resource, [0] * ranks)[each.rank] += each.time_ps
+        sums.setdefault(each.resource, [0] * len(ranks))[places[each.rank]] += each.time_ps
     resources = sorted(sums, key=lambda name: (-sum(sums[name]), name))
     return {"resources": resources, "by_rank": [sums[name] for name in resources]}
 

@@ -51,12 +51,14 @@ function overview(times, ranks, wholePs) {
   return [bar, legend(entries.map((each) => ({ label: each.name, color: each.color, value: formatPs(each.meanPs) })))];
 }
 
-function rankBars(times, ranks, wholePs, width) {
+function rankBars(times, wholePs, width) {
+  const ranks = times.ranks.length;
   const scale = timeScale(wholePs);
   const rows = [];
-  for (let rank = 0; rank < ranks; rank++) {
+  for (let at = 0; at < ranks; at++) {
+    const rank = times.ranks[at];
     times.resources.forEach((resource, place) => {
-      const ps = times.by_rank[place][rank];
+      const ps = times.by_rank[place][at];
       if (ps) rows.push({ rank, resource, time: ps / scale.size, share: formatShare(ps, wholePs), said: formatPs(ps) });
     });
   }
@@ -64,7 +66,7 @@ function rankBars(times, ranks, wholePs, width) {
   return Plot.plot({
     width, marginLeft: 58, marginRight: 24, marginTop: 34, height: 54 + step * ranks,
     x: { axis: "top", label: `time of a rank (${scale.unit}) →`, labelAnchor: "right", grid: true, domain: [0, wholePs / scale.size] },
-    y: { label: "rank", type: "band", padding: ranks > 16 ? 0.06 : 0.18, tickSize: 0, ticks: ranks > 32 ? d3.range(0, ranks, ranks > 64 ? 8 : 4) : undefined },
+    y: { label: "rank", type: "band", padding: ranks > 16 ? 0.06 : 0.18, tickSize: 0, ticks: ranks > 32 ? times.ranks.filter((_, at) => at % (ranks > 64 ? 8 : 4) === 0) : undefined },
     color: { type: "identity" },
     marks: [
       Plot.barX(rows, {

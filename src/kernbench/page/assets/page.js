@@ -19,7 +19,7 @@ function showTop() {
     about.wall_s ? `simulated in ${about.wall_s.toFixed(2)} s` : "", `kernbench ${about.version}`, about.path,
   ].filter(Boolean).join(" · ");
   byId("time").textContent = formatPs(about.time_ps);
-  byId("overview").replaceChildren(...overview(times, about.ranks, about.time_ps));
+  byId("overview").replaceChildren(...overview(times, times.ranks.length, about.time_ps));
   byId("overview").dataset.drawn = "true";
   if (times.resources.length) byId("verdict").replaceChildren(...verdict());
   byId("accuracy").textContent = about.accuracy;
@@ -30,7 +30,7 @@ function showTop() {
 function verdict() {
   const { about, times } = data;
   const [resource] = times.resources;
-  const meanPs = times.by_rank[0].reduce((sum, ps) => sum + ps, 0) / about.ranks;
+  const meanPs = times.by_rank[0].reduce((sum, ps) => sum + ps, 0) / times.ranks.length;
   const use = times.uses.find((each) => each.resource === resource);
   const where = use && placeOf(use.file, use.line);
   return [
@@ -83,7 +83,7 @@ function findingsTable() {
 function showFindings() {
   const { times, about } = data;
   const wholePs = about.time_ps;
-  const all = wholePs * about.ranks;
+  const all = wholePs * times.ranks.length;
   section("findings", "What holds it up",
     el("p", { class: "quiet" }, "Every picosecond of every rank counts once. What is not on the critical path is not the reason for the length of the run."),
     findingsTable(),
@@ -179,7 +179,7 @@ function showRanks() {
     el("p", { class: "quiet" }, "What each rank's time went to; every bar is the length of the run."),
     picture(el("div", { class: "chart", id: "rank-bars" }), (width) => el("div", {},
       legend(times.resources.map((name) => ({ label: name, color: resourceColor(name) }))),
-      rankBars(times, about.ranks, about.time_ps, width))));
+      rankBars(times, about.time_ps, width))));
 }
 
 let chosenKernel = null;
@@ -233,11 +233,13 @@ function drawRoofline() {
 }
 
 function showCommunication() {
-  const { communication, collectives } = data;
+  const { collectives } = data;
+  // Of a folded run it is not known.
+  const communication = data.communication ?? { total_bytes: 0, by_switch_bytes: 0, ranks_per_cell: 1 };
   if (!communication.total_bytes && !collectives.length) return;
   const moved = communication.total_bytes
     ? `Ranks send each other ${formatBytes(communication.total_bytes)} in all`
-    : "No rank sends bytes to another one";
+    : data.communication ? "No rank sends bytes to another one" : "Of a folded run it is not known who sends to whom";
   const bySwitch = communication.by_switch_bytes ? `; switches that add or copy move ${formatBytes(communication.by_switch_bytes)} besides` : "";
   const each = communication.ranks_per_cell;
   section("communication", "Communication",

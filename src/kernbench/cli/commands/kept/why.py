@@ -11,6 +11,7 @@ from typer.core import TyperCommand
 from kernbench.cli import options as given
 from kernbench.cli.programs.reporting import DONE, guarded, show_or_write
 from kernbench.cli.registry import options_command
+from kernbench.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +90,11 @@ def show_why(options: WhyOptions) -> int:
         show_or_write(lines, options.json, lambda console: print_lines(lines, run.sources, console))
         return DONE
     if options.communication:
+        if run.log.running is not None:
+            raise UsageError(
+                f"{options.run}: of a folded run it is not known who sends to whom; save it "
+                "without --fold"
+            )
         show_or_write(
             communication(run.log, run.ranks),
             options.json,
