@@ -130,6 +130,81 @@ def test_gradients_of_few_groups_are_slower_in_planes_too() -> None:
         assert (few.total_us > 0.9 * many.total_us) == is_slower
 
 
+RTX_3090 = load_machine("rtx-3090").sip
+
+
+def of_rtx_3090(convolution: Convolution) -> KernelChoice:
+    return convolution_kernels(convolution, RTX_3090, load_library("sm86"))
+
+
+@pytest.mark.adr("0201-D1")
+def test_groups_that_make_unlike_many_channels_are_launched_one_by_one() -> None:
+    pictures = 512
+    one = Convolution(given=192, made=1152, given_positions=49, made_positions=49, taps=1)
+    alone = of_rtx_3090(replace(one, planar=True)).total_us
+    channels: dict[str, Any] = {"given": 192 * pictures, "made": 1152 * pictures}
+    found = of_rtx_3090(replace(one, groups=pictures, planar=True, **channels))
+    # Every launch but the first finds the queue running.
+    assert 0.7 * alone * pictures < found.total_us < 1.01 * alone * pictures
+    assert len(found.times) >= pictures
+    alike: dict[str, Any] = {"given": 1152 * pictures, "made": 1152 * pictures}
+    assert len(of_rtx_3090(replace(one, groups=pictures, planar=True, **alike)).times) < 8
+
+
+@pytest.mark.adr("0201-D2")
+def test_a_plain_product_that_makes_odd_rows_of_even_ones_is_slow_channels_last() -> None:
+    plain = replace(PLAIN, given=1024, made=2053, taps=1, unit_stride=False)
+    odd = of_rtx_3090(plain)
+    assert odd.kernels[0].name == "conv_half_odd"
+    assert odd.total_us > 4 * of_rtx_3090(replace(plain, made=2056)).total_us
+    # Of more taps, of odd rows too, of planes, and as a gradient of even widths, it is not.
+    others: list[dict[str, Any]] = [
+        {"taps": 9}, {"given": 1025}, {"planar": True}, {"which": TO_INPUT}, {"by_graph": False},
+    ]  # fmt: skip
+    for changes in others:
+        names = [each.name for each in of_rtx_3090(replace(plain, **changes)).kernels]
+        assert "conv_half_odd" not in names
+    turned = replace(plain, given=2053, made=1024, which=TO_INPUT)
+    assert of_rtx_3090(turned).kernels[0].name == "conv_half_odd"
+
+
+@pytest.mark.adr("0201-D3")
+def test_earlier_releases_pad_channels_and_have_fewer_kernels_of_groups() -> None:
+    def pads(given: int, made: int, **changes: Any) -> int:
+        early = replace(PLAIN, given=given, made=made, by_graph=False)
+        return moves(of_rtx_3090(replace(early, **changes)))
+
+    assert [pads(*each) for each in ((64, 64), (42, 64), (42, 84), (3, 64))] == [0, 1, 2, 0]
+    assert pads(42, 84, by_graph=True) == 0
+
+    def grouped(width: int, count: int, by_graph: bool) -> KernelChoice:
+        channels = width * count
+        each = replace(PLAIN, given=channels, made=channels, groups=count, by_graph=by_graph)
+        return of_rtx_3090(each)
+
+    for width in (16, 64):
+        assert grouped(width, 8, True).kernels[0].name == "conv_half"
+        assert grouped(width, 8, False).kernels[0].name == "conv_grouped_last_before"
+        assert grouped(width, 32, False).kernels[0].name == "conv_half"
+    now, before = (grouped(24, 8, by_graph) for by_graph in (True, False))
+    assert before.total_us > 1.3 * now.total_us
+
+
+@pytest.mark.adr("0201-D4")
+def test_wide_groups_fill_up_tiles_and_dilated_ones_have_no_kernel_of_gradients() -> None:
+    def grouped(width: int, **changes: Any) -> KernelChoice:
+        each = replace(PLAIN, given=8 * width, made=8 * width, groups=8)
+        return of_rtx_3090(replace(each, **changes))
+
+    assert grouped(56).kernels[0].name == "conv_grouped_last"
+    assert grouped(373).kernels[0].name == "conv_half"
+    assert grouped(373).total_us == pytest.approx(grouped(384).total_us, rel=0.1)
+    many = replace(PLAIN, given=128, made=128, groups=32, which=TO_INPUT, unit_stride=False)
+    assert of_rtx_3090(many).kernels[0].name == "conv_half"
+    dilated = of_rtx_3090(replace(many, dilated=True))
+    assert dilated.kernels[0].name == "conv_grouped_gradient_last"
+
+
 @pytest.mark.parametrize("architecture", ["sm86", "sm120"])
 def test_one_channel_of_planes_needs_no_matrix_engine(architecture: str) -> None:
     machine = load_machine({"sm86": "rtx-3090", "sm120": "rtx-pro-6000-max-q"}[architecture])

@@ -10,7 +10,7 @@ from kernbench.library_kernels.attention import (
 from kernbench.library_kernels.attention_backward import flash_backward_launches
 from kernbench.library_kernels.attention_catalogue import attention_kernels
 from kernbench.library_kernels.attention_splits import Splits, efficient_splits
-from kernbench.library_kernels.choice import KernelChoice, fastest
+from kernbench.library_kernels.choice import KernelChoice, fastest, times_of
 from kernbench.library_kernels.convolution import (
     Convolution,
     ConvolutionPass,
@@ -113,4 +113,5 @@ __all__ = [
     "stream",
     "streamed",
     "time_kernel",
+    "times_of",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,12 +36,25 @@ def fastest(
     """
     best: KernelChoice | None = None
     for kernels in candidates:
-        times = tuple(
-            time_kernel(each, sip, library.constants(each.name), queued=number > 0)
-            for number, each in enumerate(kernels)
-        )
-        found = KernelChoice(kernels, times)
+        found = KernelChoice(kernels, times_of(kernels, sip, library))
         if best is None or found.total_us < best.total_us:
             best = found
     assert best is not None, "a library has at least one kernel"
     return best
+
+
+def times_of(
+    kernels: Sequence[LibraryKernel], sip: SipSpec, library: KernelLibrary, queued: bool = False
+) -> tuple[KernelTime, ...]:
+    """Return the time of each of several launches in turn; ``queued``: the first follows another.
+
+    Launches of one kernel are timed once: of a loop over groups there are thousands.
+    """
+    known: dict[tuple[int, bool], KernelTime] = {}
+    found = []
+    for number, each in enumerate(kernels):
+        key = (id(each), queued or number > 0)
+        if key not in known:
+            known[key] = time_kernel(each, sip, library.constants(each.name), queued=key[1])
+        found.append(known[key])
+    return tuple(found)

@@ -35,6 +35,10 @@ _UNDER_WAY = 512 * 8
 """Bytes that a block of 512 threads asks for at a time."""
 _GROUP_WIDTHS = (4, 8, 16, 32)
 """Channels of a group for which there are kernels that take images channels-last."""
+_OF_MANY_GROUPS = (16, 64)
+"""Widths whose kernels version 7's calls take for many groups alone: with PyTorch 1.13,
+RegNetX-800MF, EfficientNet-B0-g16 and RegNetZ-4GF take 1.2 to 1.4 times as long channels-last as
+with 2.4, and ResNeXTs of 32 groups do not."""
 _WHOLE_TILE = 64
 """Groups of so many channels, and multiples, fill tiles: NFNets' of 128 take no longer in inference
 channels-last than with planes."""
@@ -88,6 +92,11 @@ class Convolution:
     """Whether the channels of an element are apart in memory."""
     is_early: bool = False
     """Whether it is one of the releases of PyTorch before 1.12, and of the cuDNN beside them."""
+    dilated: bool = False
+    """Whether the elements of a window are apart."""
+    by_graph: bool = True
+    """Whether the framework asks cuDNN 8 for a graph of operations, and gets what its engines take
+    as it is; else by the calls of version 7, which pad channels to groups of 8."""
     which: ConvolutionPass = ConvolutionPass.FORWARD
 
     @property
@@ -127,21 +136,34 @@ def _candidates(
         return
     by_matrix = conv.dtype not in ("float32", "float64")
     if by_matrix and conv.groups > 1 and not conv.planar and not _has_grouped_kernel(conv):
-        yield (_grouped(conv),)
+        kernel = _grouped(conv)
+        if not conv.by_graph and f"{kernel.name}_before" in library.names():
+            kernel = replace(kernel, name=f"{kernel.name}_before")
+        yield (kernel,)
+        is_wide = conv.by_graph and min(_widths(conv)) > _WHOLE_TILE
+        if is_wide and conv.which is ConvolutionPass.FORWARD:
+            product = _product(conv, True, _WHOLE_TILE)
+            kernels = product_kernels(product, sip, library, "conv").kernels
+            yield kernels * _launches(conv)
         return
     moves = _moves(conv, library) if conv.planar == by_matrix else ()
-    product = _product(conv, by_matrix)
+    product, launches = _product(conv, by_matrix), _launches(conv)
     kernels = product_kernels(product, sip, library, "conv").kernels
     if by_matrix and conv.groups > 1 and not _has_grouped_kernel(conv):
         slower = f"{kernels[0].name}_grouped_gradient"
         if conv.which is not ConvolutionPass.FORWARD and slower in library.names():
-            yield tuple(_renamed(each, "_grouped_gradient") for each in kernels)
+            slow = tuple(_renamed(each, "_grouped_gradient", library) for each in kernels)
+            yield slow * launches
             return
-    yield (*moves, *kernels)
-    if moves and f"{kernels[0].name}_planar" in library.names():
+    if by_matrix and not conv.planar and not conv.by_graph:
+        moves = _pads(conv)
+    elif by_matrix and _has_odd_rows(conv):
+        kernels = tuple(_renamed(each, "_odd", library) for each in kernels)
+    yield (*moves, *kernels * launches)
+    if conv.planar and moves and f"{kernels[0].name}_planar" in library.names():
         product = _product(conv, padded=False)
         kernels = product_kernels(product, sip, library, "conv").kernels
-        yield tuple(_renamed(each, "_planar") for each in kernels)
+        yield tuple(_renamed(each, "_planar", library) for each in kernels) * launches
     if _is_for_winograd(conv):
         fewer = replace(product, k=math.ceil(product.k / _WINOGRAD))
         kernels = product_kernels(fewer, sip, library, "conv").kernels
@@ -153,7 +175,12 @@ def _has_grouped_kernel(conv: Convolution) -> bool:
     if given != made:
         return False
     if conv.which is ConvolutionPass.FORWARD:
+        if not conv.by_graph and given in _OF_MANY_GROUPS and conv.groups < _AT_A_TIME:
+            return False
         return given in _GROUP_WIDTHS or not given % _WHOLE_TILE
+    if conv.dilated and not conv.planar:
+        # SKNet's train as slowly as groups without a kernel do, and only channels-last.
+        return False
     if given not in _GROUP_WIDTHS:
         return given in _GRADIENT_WIDTHS
     return not conv.given % _AT_A_TIME if given <= _NARROW else conv.groups >= _AT_A_TIME
@@ -170,21 +197,39 @@ def _is_for_winograd(conv: Convolution) -> bool:
     )
 
 
-def _renamed(kernel: LibraryKernel, ending: str) -> LibraryKernel:
-    """Return a product as another kernel, but for what adds up its parts or is of one row."""
-    if kernel.name == "conv_sum_parts" or not kernel.name.startswith("conv_"):
-        return kernel
-    return replace(kernel, name=f"{kernel.name}{ending}")
+def _has_odd_rows(conv: Convolution) -> bool:
+    """Return whether a plain product makes rows of odd lengths of even ones.
+
+    So it is with one tap alone: FocalNet's of 256 to 2048 channels that make 517 to 4101 take six
+    times as long, and so do those of ECA-ResNet-101-D, pruned to odd numbers. Odd rows that are
+    loaded are padded: RegNetY-2560's of 4103 channels that make as many are as fast as others.
+    """
+    taken, made = conv.given, conv.made
+    if conv.which is not ConvolutionPass.FORWARD:
+        taken, made = made, taken
+    is_plain = not conv.planar and conv.groups == conv.taps == 1
+    return is_plain and taken % 2 == 0 and made % 2 == 1 < made
+
+
+def _renamed(kernel: LibraryKernel, ending: str, library: KernelLibrary) -> LibraryKernel:
+    """Return a product as another kernel if there is one: not for what adds up its parts."""
+    name = f"{kernel.name}{ending}"
+    return replace(kernel, name=name) if name in library.names() else kernel
 
 
 def _winograd_name(kernel: LibraryKernel) -> str:
     return "conv_winograd" if kernel.name == "conv_float32" else kernel.name
 
 
-def _product(conv: Convolution, padded: bool) -> Product:
-    given, made = conv.given // conv.groups, conv.made // conv.groups
+def _widths(conv: Convolution) -> tuple[int, int]:
+    """Return how many channels a group takes and makes."""
+    return conv.given // conv.groups, conv.made // conv.groups
+
+
+def _product(conv: Convolution, padded: bool, multiple: int = _ALIGNED) -> Product:
+    given, made = _widths(conv)
     if padded:
-        given, made = (math.ceil(each / _ALIGNED) * _ALIGNED for each in (given, made))
+        given, made = (math.ceil(each / multiple) * multiple for each in (given, made))
     if conv.which is ConvolutionPass.FORWARD:
         m, n, k, of_a = conv.made_positions, made, given * conv.taps, conv.given_bytes
     elif conv.which is ConvolutionPass.TO_INPUT:
@@ -194,16 +239,26 @@ def _product(conv: Convolution, padded: bool) -> Product:
         m, n, of_a = conv.given_positions, given, conv.made_bytes
     else:
         m, n, k, of_a = given * conv.taps, made, conv.made_positions, conv.given_bytes
+    launches = _launches(conv)
     return Product(
         m=m,
         n=n,
         k=k,
-        batch=conv.groups,
+        batch=conv.groups // launches,
         dtype=conv.dtype,
         itemsize=conv.itemsize,
         out_bytes=conv.itemsize,
-        a_bytes=float(of_a),
+        a_bytes=of_a / launches,
     )
+
+
+def _launches(conv: Convolution) -> int:
+    """Return how many launches a product is: one for each group that takes and makes unlike many.
+
+    Kernels for all groups at once are for as many channels made as taken. CondConv's groups, one
+    for each picture, take as long on an RTX 3090 as on a 5090: the time of so many launches.
+    """
+    return conv.groups if conv.given != conv.made else 1
 
 
 def _moves(conv: Convolution, library: KernelLibrary) -> tuple[LibraryKernel, ...]:
@@ -212,6 +267,19 @@ def _moves(conv: Convolution, library: KernelLibrary) -> tuple[LibraryKernel, ..
     if conv.itemsize < _WIDE and f"{name}_half" in library.names():
         name = f"{name}_half"
     return tuple(streamed(name, each, each) for each in (conv.given_bytes, conv.made_bytes))
+
+
+def _pads(conv: Convolution) -> tuple[LibraryKernel, ...]:
+    """Return the launches that pad channels which do not come in eights.
+
+    Those of pictures are padded as they are loaded.
+    """
+    sizes = ((conv.given, conv.given_bytes), (conv.made, conv.made_bytes))
+    return tuple(
+        streamed("conv_rearrange", each, each)
+        for channels, each in sizes
+        if channels > _ALIGNED and channels % _ALIGNED and conv.groups == 1
+    )
 
 
 def streamed(name: str, read_bytes: float, written_bytes: float) -> LibraryKernel:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 _FAST_DEPTHWISE = (1, 12)
 """The first release that is measured to have fast gradients of depthwise weights channels-last."""
+_BY_GRAPH = (2, 0)
+"""The first release that asks cuDNN's version 8 for its convolutions (PyTorch, pull request
+91117)."""
 
 
 class ConvolutionCosts:
@@ -155,6 +158,8 @@ def _convolution(
         dtype=dtype,
         itemsize=itemsize,
         planar=planar,
+        dilated=any(each > 1 for each in dilation),
+        by_graph=release_of_kernels() >= _BY_GRAPH,
         which=which,
     )
 

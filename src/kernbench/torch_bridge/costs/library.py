@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench.commands import Engine, Space
-from kernbench.library_kernels import time_kernel
+from kernbench.library_kernels import times_of
 from kernbench.op_log import Limit, Template, added
 from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
@@ -40,10 +40,7 @@ def _template(
     library: KernelLibrary,
     queued: bool,
 ) -> Template:
-    times = [
-        time_kernel(each, sip, library.constants(each.name), queued=queued or number > 0)
-        for number, each in enumerate(kernels)
-    ]
+    times = times_of(kernels, sip, library, queued)
     limits: Counter[Limit] = Counter()
     for each in times:
         limits += _limits(each, sip)

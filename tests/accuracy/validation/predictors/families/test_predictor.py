@@ -501,12 +501,33 @@ def test_networks_of_timm_run_with_the_switches_of_their_file(
 
 
 @pytest.mark.adr("0196-D2")
-def test_steps_of_training_have_the_kernels_of_their_release(tmp_path: Path) -> None:
-    line = "timm-bench,RTX 3090,1.12,amp,nhwc,no,{},resnet34,21.8,224,64,3.6,10"
-    rows = rows_of(tmp_path, TIMM + "\n", *(line.format(each) for each in ("train", "infer")))
-    train, infer = (PREDICTOR.asked(each).program for each in rows)
-    assert train.variables == (("KERNBENCH_TORCH_KERNELS", "1.12"),)
-    assert infer.variables == ()
+@pytest.mark.adr("0201-D3")
+def test_steps_that_had_other_kernels_have_those_of_their_release(tmp_path: Path) -> None:
+    line = "timm-bench,RTX 3090,{},amp,{},no,{},resnet34,21.8,224,64,3.6,10"
+    found = {}
+    for each in (
+        ("1.12", "nchw", "train"), ("1.13", "nhwc", "infer"), ("1.13", "nchw", "infer"),
+        ("2.4.0", "nhwc", "infer"),
+    ):  # fmt: skip
+        (row,) = rows_of(tmp_path, TIMM + "\n", line.format(*each))
+        found[each] = dict(PREDICTOR.asked(row).program.variables)
+    assert [each.get("KERNBENCH_TORCH_KERNELS") for each in found.values()] == [
+        "1.12", "1.13", None, None
+    ]  # fmt: skip
+
+
+@pytest.mark.adr("0201-D5")
+def test_networks_that_called_no_fused_attention_yet_call_none(tmp_path: Path) -> None:
+    line = "timm-bench,RTX 3090,{},amp,nhwc,no,infer,{},21.8,224,64,3.6,10"
+    for release, model, is_fused in (
+        ("2.1.0", "volo_d1_224", False), ("2.4.0", "volo_d1_224", True),
+        ("2.1.0", "resnet34", True),
+    ):  # fmt: skip
+        (row,) = rows_of(tmp_path, TIMM + "\n", line.format(release, model))
+        text = PREDICTOR.asked(row).program.text()
+        assert ("each.fused_attn = False" not in text) is is_fused
+        assert "reduction_math_sdp(True)" in text
+        compile(text, "the loop", "exec")
 
 
 @pytest.mark.adr("0162-D3")
