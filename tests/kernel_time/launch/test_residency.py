@@ -40,28 +40,61 @@ def test_all_blocks_that_fit_begin_together(blocks: int, shared: list[int], expe
 
 @given(
     runs=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 12)), min_size=1, max_size=6),
-    numbers=st.lists(st.tuples(*(st.integers(0, 50),) * 3), min_size=3, max_size=3),
+    numbers=st.lists(st.tuples(*(st.integers(0, 50),) * 4), min_size=3, max_size=3),
     num_pes=st.integers(1, 5),
     room=st.integers(1, 4),
 )
 def test_runs_of_blocks_are_placed_as_single_ones(
     runs: list[tuple[int, int]], numbers: list[tuple[int, ...]], num_pes: int, room: int
 ) -> None:
-    """Blocks that take no memory time: their order on HBM depends on which is placed first."""
     found = BlockTimes(
-        own_ps=np.array([1 + own for own, _, _ in numbers]),
-        shared_ps=np.zeros((3, 2), dtype=np.int64),
-        duration_ps=np.array([1 + own + more for own, more, _ in numbers]),
+        own_ps=np.array([1 + own for own, *_ in numbers]),
+        shared_ps=np.array([shared for *_, one, two in numbers for shared in [(one, two)]]),
+        duration_ps=np.array([1 + own + more for own, more, *_ in numbers]),
     )
     values, counts = [each for each, _ in runs], [count for _, count in runs]
     owners = [value for value, count in runs for _ in range(count)]
     one_by_one = residency._singly(owners, found, num_pes, room)
-    in_runs = residency._in_runs(values, counts, found, num_pes, room)
-    assert in_runs.makespan_ps == one_by_one.makespan_ps
-    assert (in_runs.first_start_ps == one_by_one.first_start_ps).all()
-    if len(runs) == 1 or all(count == num_pes for count in counts):
-        in_step = residency._in_step(values, counts, found, num_pes, room)
-        assert in_step.makespan_ps == one_by_one.makespan_ps
+    starts, pes, makespan_ps = residency._in_runs(values, counts, found, num_pes, room)
+    assert makespan_ps == one_by_one.makespan_ps
+    for index in set(owners):
+        first = owners.index(index)
+        assert (one_by_one.first_start_ps[index], one_by_one.first_pe[index]) == (
+            starts[first],
+            pes[first],
+        )
+        assert one_by_one.last_start_ps[index] == starts[np.array(owners) == index][-1]
+
+
+@given(values=st.lists(st.integers(0, 2), min_size=1, max_size=6), room=st.integers(1, 4))
+def test_waves_of_equal_blocks_are_placed_as_single_ones(values: list[int], room: int) -> None:
+    """Blocks that take no memory time: else those of a wave end one after another."""
+    own, num_pes = np.array([7, 9, 4]), 5
+    found = BlockTimes(own, np.zeros((3, 2), dtype=np.int64), own + 11)
+    owners = np.repeat(values, num_pes).tolist()
+    one_by_one = residency._singly(owners, found, num_pes, room)
+    in_step = residency._in_step(values, [num_pes] * len(values), found, num_pes, room)
+    assert in_step.makespan_ps == one_by_one.makespan_ps
+
+
+@given(
+    owners=st.lists(st.integers(-1, 3), min_size=1, max_size=60),
+    kinds=st.lists(st.integers(0, 1), min_size=4, max_size=4),
+    room=st.integers(1, 3),
+)
+def test_segments_that_take_equally_long_are_placed_together(
+    owners: list[int], kinds: list[int], room: int
+) -> None:
+    """Blocks of different segments follow each other, and each segment has its own first one."""
+    own, shared, duration = np.array([7, 9]), np.array([[2, 3], [4, 1]]), np.array([20, 40])
+    found = BlockTimes(own[kinds], shared[kinds], duration[kinds])
+    # A block of none: else equal ones may be placed in step.
+    placed = place_blocks(np.array([*owners, -1]), found, num_pes=3, room=room)
+    one_by_one = residency._singly([each for each in owners if each >= 0], found, 3, room)
+    assert placed.makespan_ps == one_by_one.makespan_ps
+    assert (placed.first_start_ps == one_by_one.first_start_ps).all()
+    assert (placed.last_start_ps == one_by_one.last_start_ps).all()
+    assert (placed.first_pe == one_by_one.first_pe).all()
 
 
 @triton.jit

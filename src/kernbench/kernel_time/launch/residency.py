@@ -47,14 +47,39 @@ def place_blocks(owner: Array, times: BlockTimes, num_pes: int, room: int) -> Pl
 
     ``owner`` names the segment of each block, -1 for none; ``room`` is how many one can hold.
     """
-    bounds = np.flatnonzero(np.diff(owner, prepend=owner[:1] - 1, append=owner[-1:] - 1))
-    values, counts = owner[bounds[:-1]], np.diff(bounds)
-    if len(owner) < _SHORT_RUN * len(values):
-        return _singly(np.repeat(values, counts).tolist(), times, num_pes, room)
-    whole = (counts[:-1] % num_pes == 0).all() and counts[-1] <= num_pes
-    if values.min() >= 0 and (whole or len(values) == 1):
-        return _in_step(values.tolist(), counts.tolist(), times, num_pes, room)
-    return _in_runs(values.tolist(), counts.tolist(), times, num_pes, room)
+    values, counts = _runs(owner)
+    if len(owner) >= _SHORT_RUN * len(values):
+        whole = (counts[:-1] % num_pes == 0).all() and counts[-1] <= num_pes
+        if values.min() >= 0 and (whole or len(values) == 1):
+            return _in_step(values.tolist(), counts.tolist(), times, num_pes, room)
+    # Blocks of many segments take equally long where they differ in what does not hold them up.
+    kinds, kind_of = _kinds(times)
+    present = owner >= 0
+    if not present.all():
+        owner = owner[present]
+    runs = _runs(kind_of[owner])
+    if len(owner) < _SHORT_RUN * len(runs[0]):
+        return _singly(owner.tolist(), times, num_pes, room)
+    starts, pes, makespan_ps = _in_runs(runs[0].tolist(), runs[1].tolist(), kinds, num_pes, room)
+    first, last, first_pe = _nothing(times)
+    # Of several blocks of a segment, the one that is assigned last stays.
+    last[owner] = starts
+    first[owner[::-1]], first_pe[owner[::-1]] = starts[::-1], pes[::-1]
+    return Placed(first, last, first_pe, makespan_ps)
+
+
+def _runs(numbers: Array) -> tuple[Array, Array]:
+    """Return which numbers follow each other, and how many times in a row each is there."""
+    bounds = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1, append=numbers[-1:] - 1))
+    return numbers[bounds[:-1]], np.diff(bounds)
+
+
+def _kinds(times: BlockTimes) -> tuple[BlockTimes, Array]:
+    """Return the times that segments have, each once, and which of them each segment has."""
+    columns = (times.own_ps, times.duration_ps, *times.shared_ps.T)
+    found, kind_of = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    kinds = BlockTimes(own_ps=found[:, 0], duration_ps=found[:, 1], shared_ps=found[:, 2:])
+    return kinds, kind_of.reshape(-1)
 
 
 def _nothing(times: BlockTimes) -> tuple[Array, Array, Array]:
@@ -101,8 +126,6 @@ def _singly(owners: list[int], times: BlockTimes, num_pes: int, room: int) -> Pl
     served = [0] * times.shared_ps.shape[1]
     makespan = 0
     for index in owners:
-        if index < 0:
-            continue
         start, pe = free[0]
         served = [
             max(until, start) + each for until, each in zip(served, shared[index], strict=True)
@@ -119,22 +142,20 @@ def _singly(owners: list[int], times: BlockTimes, num_pes: int, room: int) -> Pl
 
 def _in_runs(
     values: list[int], counts: list[int], times: BlockTimes, num_pes: int, room: int
-) -> Placed:
-    """As :func:`_singly`.
+) -> tuple[Array, Array, int]:
+    """Place blocks as :func:`_singly` does; return each one's start and PE, and the makespan.
 
     Of blocks in a row that take equally long, as many are placed at once as there are
     multiprocessors that have room before the first of them has room again.
     """
-    first, last, first_pe = _nothing(times)
+    starts, on_pes = (np.empty(sum(counts), dtype=np.int64) for _ in range(2))
     free = np.zeros(num_pes, dtype=np.int64)
     pes = np.arange(num_pes)
     # When the blocks end that each has begun last, oldest first.
     ends = np.zeros((num_pes, room), dtype=np.int64)
     served = np.zeros(times.shared_ps.shape[1], dtype=np.int64)
-    makespan = 0
+    placed = makespan = 0
     for index, count in zip(values, counts, strict=True):
-        if index < 0:
-            continue
         own, shared = int(times.own_ps[index]), times.shared_ps[index]
         duration = int(times.duration_ps[index])
         while count:
@@ -142,10 +163,11 @@ def _in_runs(
             oldest = int(ends[0, 1]) if room > 1 else start + duration
             again = max(start + own, oldest)
             at_once = max(1, min(count, int(np.searchsorted(free, again))))
-            if first[index] < 0:
-                first[index], first_pe[index] = start, pes[0]
-            last[index] = free[at_once - 1]
-            queues = np.maximum(served, start) + shared * np.arange(1, at_once + 1)[:, None]
+            now = slice(placed, placed + at_once)
+            starts[now], on_pes[now] = free[:at_once], pes[:at_once]
+            before = shared * np.arange(at_once)[:, None]
+            waiting = np.maximum.accumulate(free[:at_once, None] - before, axis=0)
+            queues = np.maximum(served, waiting) + before + shared
             end = np.maximum(free[:at_once] + duration, queues.max(axis=1))
             served, makespan = queues[-1], max(makespan, int(end.max()))
             ends[:at_once, :-1] = ends[:at_once, 1:]
@@ -153,5 +175,5 @@ def _in_runs(
             free[:at_once] = np.maximum(free[:at_once] + own, ends[:at_once, 0])
             order = np.lexsort((pes, free))
             free, pes, ends = free[order], pes[order], ends[order]
-            count -= at_once
-    return Placed(first, last, first_pe, makespan)
+            placed, count = placed + at_once, count - at_once
+    return starts, on_pes, makespan
