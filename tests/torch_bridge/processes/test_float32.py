@@ -146,12 +146,13 @@ def test_convolutions_run_near_the_rate_of_their_engine_in_both_directions(tmp_p
         assert 2 * least_ps < backward[last + kind] < most * forward[last + kind]
     assert forward[legacy] == forward[exact] > 2 * forward[tf32]
     assert machine.spec.kernel_library is not None
-    constants = load_library(machine.spec.kernel_library).constants("conv_rearrange")
-    gbps = machine.sip.cube.hbm_bandwidth_gbps * constants.memory_share
-    start_ps = machine.sip.hbm_latency_ps + machine.sip.queued_front_end_ps
-    start_ps += int(constants.fixed_us * 1_000_000)
+    library = load_library(machine.spec.kernel_library)
     # Matrix engines want channels side by side, float32 wants them apart.
     for kind, itemsize, sign in ((half, 2, 1), (tf32, 4, 1), (exact, 4, -1)):
+        constants = library.constants(f"conv_rearrange{'_half' * (kind == half)}")
+        gbps = machine.sip.cube.hbm_bandwidth_gbps * constants.memory_share
+        start_ps = machine.sip.hbm_latency_ps + machine.sip.queued_front_end_ps
+        start_ps += int(constants.fixed_us * 1_000_000)
         image = 64 * 28 * 28 * 128 * itemsize
         for times, images in ((forward, 2), (backward, 4)):
             more_ps = sign * (times[kind] - times[last + kind])
