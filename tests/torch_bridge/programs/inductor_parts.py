@@ -209,6 +209,19 @@ for mine, expected in zip(found, (3 * x + 8, torch.tensor([10.0]), 3 * x), stric
     near(mine, expected.detach())
 
 
+# A list of numbers that the program puts on the device stays there where gradients are compiled.
+def weighted(x):
+    return (x * torch.tensor([1.0, 2.0, 3.0, 4.0], device=x.device)).sin()
+
+
+x = torch.randn(3, 4)
+gradients = []
+for function, each in ((torch.compile(weighted), x.cuda()), (weighted, x.clone())):
+    function(each.requires_grad_()).sum().backward()
+    gradients.append(each.grad)
+near(*gradients)
+
+
 # Templates of products are tried with numbers of eight bits, too, and with what follows them.
 def quantized(x):
     scale = x.abs().max() / 448

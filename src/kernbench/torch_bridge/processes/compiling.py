@@ -37,7 +37,8 @@ _HIDDEN_BUT: Mapping[Any, frozenset[str]] = {
     torch.Tensor: frozenset({"_make_wrapper_subclass"}),
     torch.nn.Module: frozenset(),
     torch.nn.functional: frozenset(),
-    torch.UntypedStorage: frozenset(),
+    # Graphs of backward passes are copied, with the numbers in them.
+    torch.UntypedStorage: frozenset({"clone"}),
     torch._C._nested: frozenset(),
     flex: frozenset(),
     **{_part_of(name): frozenset() for name in _CONTROL_FLOW},
