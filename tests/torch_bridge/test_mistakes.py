@@ -144,6 +144,15 @@ def test_a_tensor_of_the_host_is_refused_by_a_group_of_devices(case: str) -> Non
     assert "No backend type associated with device type cpu" in str(fails(case))
 
 
+def test_nccl_refuses_a_tensor_that_is_not_contiguous_and_names_the_fix() -> None:
+    error = str(fails("a_reduction_of_a_transposed_tensor"))
+    assert "(4, 2) float32 has strides (1, 4); call .contiguous() first" in error
+
+
+def test_nccl_takes_images_and_lists_of_any_layout() -> None:
+    simulated("mistakes.py", "layouts_that_nccl_takes", nprocs=3)
+
+
 def test_what_ddp_makes_itself_is_no_tensor_of_the_host() -> None:
     simulated("mistakes.py", "what_ddp_makes_itself_is_no_tensor_of_the_host", nprocs=3)
 

@@ -70,7 +70,7 @@ class Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        dist.all_reduce(grad)
+        dist.all_reduce(grad.contiguous())
         return grad
 
 
@@ -132,6 +132,22 @@ def groups_of_other_ranks() -> None:
 
 def a_reduction_on_the_host() -> None:
     dist.all_reduce(x.cpu())
+
+
+def a_reduction_of_a_transposed_tensor() -> None:
+    dist.all_reduce(torch.ones(2, 4, device="cuda").t())
+
+
+def layouts_that_nccl_takes() -> None:
+    image = torch.ones(2, 3, 4, 5, device="cuda").to(memory_format=torch.channels_last)
+    dist.all_reduce(image)
+    assert image.unique().tolist() == [3]
+    found = [torch.empty(2, 4, device="cuda").t() for _ in range(3)]
+    dist.all_gather(found, torch.full((4, 2), float(rank), device="cuda"))
+    assert [each.unique().tolist() for each in found] == [[0], [1], [2]]
+    sent = [torch.full((2, 4), float(rank + 3 * i), device="cuda").t() for i in range(3)]
+    dist.all_to_all(found, sent)
+    assert [each.unique().tolist() for each in found] == [[i + 3 * rank] for i in range(3)]
 
 
 def a_message_of_the_host() -> None:

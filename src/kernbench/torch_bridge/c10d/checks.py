@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
@@ -14,6 +15,8 @@ from kernbench.runtime_api import ProcessGroup
 from kernbench.torch_bridge.c10d.reductions import kind_of, name_of
 from kernbench.torch_bridge.processes.process import current
 
+_OF_IMAGES = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""Other layouts that count as contiguous, by the number of dims."""
 _OF_BITS = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 
 
@@ -54,6 +57,26 @@ def check_count(op: str, what: str, tensors: Sequence[Tensor], size: int) -> Non
     if len(tensors) != size:
         raise UsageError(
             f"{op}: the {what} list has {len(tensors)} tensors, but the group has {size} ranks"
+        )
+
+
+def check_contiguous(op: str, tensors: Sequence[Tensor]) -> None:
+    """Refuse tensors of a device whose elements do not lie one after the other, as NCCL does.
+
+    Raises:
+        UsageError: One's do not.
+
+    Source: ``check_gpu_single_tensor`` of PyTorch's ``ProcessGroupNCCL.cpp``.
+    """
+    for tensor in tensors:
+        if tensor.layout is not torch.strided or tensor.is_contiguous():
+            continue
+        of_images = _OF_IMAGES.get(tensor.dim())
+        if of_images is not None and tensor.is_contiguous(memory_format=of_images):
+            continue
+        raise UsageError(
+            f"{op}: tensors must be contiguous, but one of {_shown(tensor)} has strides "
+            f"{tensor.stride()}; call .contiguous() first"
         )
 
 

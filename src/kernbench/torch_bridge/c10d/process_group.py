@@ -27,6 +27,7 @@ from kernbench.torch_bridge.c10d.calls import (
     signature,
 )
 from kernbench.torch_bridge.c10d.checks import (
+    check_contiguous,
     check_count,
     check_list,
     check_own,
@@ -38,6 +39,9 @@ from kernbench.torch_bridge.c10d.checks import (
 from kernbench.torch_bridge.c10d.reductions import name_of
 from kernbench.torch_bridge.processes.host import to_ps
 from kernbench.torch_bridge.processes.process import current
+
+_BY_ADDRESS = frozenset({"all_to_all", "gather", "scatter"})
+"""Collectives that NCCL makes of sends, which it lets have any layout (with a warning)."""
 
 
 class Options:
@@ -403,6 +407,17 @@ class NcclGroup(SimulatedGroup):
     default_timeout = timedelta(minutes=10)
     device_types = ("cuda",)
     Options = Options
+
+    def _post(self, call: Call) -> CollectiveWork:
+        op, inputs, outputs = call.signature.op, call.inputs, call.outputs
+        if op not in _BY_ADDRESS:
+            # Lists of a tensor per rank are copied from or to where NCCL works.
+            is_from_list = len(inputs) > len(outputs)
+            is_to_list = op == "all_gather" and len(outputs) > len(inputs)
+            check_contiguous(
+                op, [*(() if is_from_list else inputs), *(() if is_to_list else outputs)]
+            )
+        return super()._post(call)
 
     def barrier(self, opts: Any = None, *rest: Any) -> CollectiveWork:
         asked = signature("barrier", [], 0)
