@@ -239,8 +239,11 @@ def test_others_are_run_to_compare_them() -> None:
     found = on_command_line("branching", "--no-data", "--fold", "--fold-check", "1")
     assert re.search(r"rank [123] does not do what rank 0 does", found.stdout)
     assert "aten.mm instead of all_reduce" in found.stdout
+    # A check that failed.
+    assert found.returncode == 1
     found = on_command_line("pipeline", "--no-data", "--fold=check")
     assert "starts again" not in found.stderr
+    assert found.returncode == 0
     assert "rank 1 and rank 3 took as long as what ran for it, to the picosecond" in found.stdout
     assert "as long as with all ranks, to the picosecond" in found.stdout
 

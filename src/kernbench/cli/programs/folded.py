@@ -149,6 +149,13 @@ class Failed(NamedTuple):
     why: str
 
 
+class Comparison(NamedTuple):
+    """What a check of ranks that others ran for has shown."""
+
+    text: str
+    is_same_work: bool
+
+
 class Tried(NamedTuple):
     """What a run of a program whose output nobody saw has shown."""
 
@@ -205,13 +212,17 @@ def _run_folded(
                 chosen = {Folding(num_ranks, axes, base).running: base for base in bases}
                 peers = {base: running for running, base in chosen.items()}
                 known = _of_other(other, axes, 0, tuple(set().union(*peers.values())))
-                return [
+                found = [
                     compared(folding, known, _of_other(other, axes, base, peers[base]))
                     for base in peers
                 ]
+                fails.append(not all(each.is_same_work for each in found))
+                return [each.text for each in found]
 
+            fails: list[bool] = []
             context.run.remarks.append(checked)
-            return report(context)
+            status = report(context)
+            return status or int(any(fails))
 
         from kernbench.runtime_api import Folding
 
@@ -293,7 +304,7 @@ def _end(child: Any) -> None:
     os._exit(1)
 
 
-def compared(folding: Folding, known: Found, found: Found) -> str:
+def compared(folding: Folding, known: Found, found: Found) -> Comparison:
     """Return how far times of other ranks are from those of the ranks that ran for them."""
     from kernbench.report import format_ns, format_share
 
@@ -302,20 +313,23 @@ def compared(folding: Folding, known: Found, found: Found) -> str:
         rank = folding.representative(peer)
         for index, (mine, its) in enumerate(zip_longest(known[peer], theirs)):
             if mine is None or its is None or mine.name != its.name:
-                return (
+                return Comparison(
                     f"fold check: rank {peer} does not do what rank {rank} does, which ran for it: "
                     f"command {index} is {_name_of(its)} instead of {_name_of(mine)}; run it "
-                    "without --fold"
+                    "without --fold",
+                    False,
                 )
             if abs(its.end_ps - mine.end_ps) >= worst_ps:
                 worst_ps, end_ps = abs(its.end_ps - mine.end_ps), max(mine.end_ps, 1)
                 where = f"at command {index}, {mine.name}"
     ranks = " and ".join(f"rank {rank}" for rank in found)
     if not worst_ps:
-        return f"fold check: {ranks} took as long as what ran for it, to the picosecond"
-    return (
+        text = f"fold check: {ranks} took as long as what ran for it, to the picosecond"
+        return Comparison(text, True)
+    return Comparison(
         f"fold check: {ranks} did what ran for it did; times differ by at most "
-        f"{format_ns(worst_ps / 1000)} ({format_share(worst_ps, end_ps)}), {where}"
+        f"{format_ns(worst_ps / 1000)} ({format_share(worst_ps, end_ps)}), {where}",
+        True,
     )
 
 
