@@ -213,6 +213,15 @@ def test_too_much_is_an_error_that_names_the_allocation(small_machine: str) -> N
 
 
 @pytest.mark.adr("0065-D3")
+def test_too_much_for_the_host_too_is_the_devices_error(small_machine: str) -> None:
+    """No host has 1 PiB: values are asked of it before the device is."""
+    case = "too_much_for_the_host_too_is_the_devices_error"
+    words = rf"1024.00 TiB for aten.empty on rank 0 at .*memory.py:{last_line_of(case)}"
+    with pytest.raises(OutOfMemoryError, match=words):
+        run(case, machine=small_machine)
+
+
+@pytest.mark.adr("0065-D3")
 def test_too_much_of_what_was_done_before_is_an_error_too(small_machine: str) -> None:
     case = "too_much_of_what_was_done_before_is_an_error_too"
     words = rf"4.00 MiB for aten.add on rank 0 at .*memory.py:{last_line_of(case)}"

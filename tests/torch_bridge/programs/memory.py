@@ -62,6 +62,10 @@ def too_much_is_an_error_that_names_the_allocation() -> None:
     kept = [kept + each for each in range(1 << 10)]  # where the error is
 
 
+def too_much_for_the_host_too_is_the_devices_error() -> None:
+    torch.empty(1 << 50, dtype=torch.uint8, device="cuda")  # where the error is
+
+
 def too_much_of_what_was_done_before_is_an_error_too() -> None:
     x = torch.zeros(1 << 20, device="cuda")
     kept = [x + x for _ in range(100)]  # where the error is

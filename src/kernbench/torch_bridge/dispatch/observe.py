@@ -25,6 +25,7 @@ from kernbench.torch_bridge.dispatch.pricing import Pricing
 from kernbench.torch_bridge.dispatch.shapes import Known, comes_back, copy_to_host
 from kernbench.torch_bridge.dispatch.unwritten import begin_unwritten
 from kernbench.torch_bridge.dispatch.wider_numbers import in_wider_numbers
+from kernbench.torch_bridge.placement.allocations import refuse_too_much
 from kernbench.torch_bridge.placement.call_keys import look_at
 from kernbench.torch_bridge.placement.in_use import check_named
 from kernbench.torch_bridge.placement.moves import MOVE, UNDER_WAY
@@ -321,6 +322,9 @@ class Observer(Mode):
             return func(*args, **kwargs), None
         except NotImplementedError as error:
             return in_wider_numbers(operation, args, kwargs, error), None
+        except RuntimeError as error:
+            refuse_too_much(self._process, error, operation.name)
+            raise
         finally:
             EXECUTING.depth -= 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.processes.process import Process
 
 _MOST_NAMED = 4
+_HOST_IS_FULL = re.compile(r"DefaultCPUAllocator: .*you tried to allocate (\d+) bytes")
 
 
 class DeviceMemoryError(OutOfMemoryError, torch.OutOfMemoryError):
@@ -53,6 +55,26 @@ def allocate(
     if allocator.recorder is not None:
         allocator.recorder.allocated(block, tensor)
     return block
+
+
+def refuse_too_much(process: Process, error: RuntimeError, label: str) -> None:
+    """Raise what a device would, where the host lacks memory for what would not fit there either.
+
+    A tensor's values are in the host's memory before the device's is taken.
+
+    Raises:
+        DeviceMemoryError: The device has less than what ``error`` says was tried.
+    """
+    found = _HOST_IS_FULL.search(str(error))
+    if found is None:
+        return
+    size_bytes, sip_id = int(found.group(1)), process.state.sip_id
+    memories = process.session.memories
+    allocator = process.allocators.get(sip_id) or memories.allocator(process, sip_id)
+    amounts = allocator.amounts
+    cached = amounts.reserved_bytes.current - amounts.allocated_bytes.current
+    if size_bytes > memories.device(sip_id).free_bytes + cached:
+        raise _out_of_memory(process, allocator, sip_id, size_bytes, label) from None
 
 
 def reallocate(storage: Any) -> None:
