@@ -49,13 +49,18 @@ class Server:
         try:
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
-        except OSError:
+        except (OSError, ValueError):
+            # A pipe that is closed at either end.
             raise LostPointError("the process that runs points has ended") from None
         return self._read()
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        try:
+            line = self._process.stdout.readline()
+        except ValueError:
+            # Another thread has ended it.
+            line = ""
         if not line.endswith("\n"):
             status = self._process.wait()
             raise LostPointError(f"the process that runs points has ended with {status}")
