@@ -5,6 +5,7 @@ from __future__ import annotations
 import compileall
 import gc
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -20,6 +21,10 @@ settings.load_profile("kernbench")
 os.environ.setdefault(
     "TRITON_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "triton")
 )
+
+# What a script starts in the background ignores Ctrl-C, and so would the programs that tests start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 collect_ignore = ["programs"]
