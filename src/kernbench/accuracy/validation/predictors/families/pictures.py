@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from kernbench.accuracy.programs import ProgramError, loop
+from kernbench.accuracy.programs import Program, ProgramError, loop
 from kernbench.accuracy.validation.predictors.families.chosen import (
     A100_80G,
     ChosenProgram,
@@ -228,16 +228,8 @@ def _training(row: Row, network: str, dtype: str, form: str) -> ChosenProgram:
     # Theirs rounds down where all ranks' batches are more.
     backwards = max(1, together // (batch * ranks))
     made = loop("classification_training", network, batch, dtype, form, backwards, ranks=ranks)
-    return ChosenProgram(
-        program=replace(
-            made,
-            folded_to=0 if ranks > 1 else None,
-            variables=((KERNELS_VARIABLE, _RELEASE),),
-        ),
-        device=A100_80G if row.device == "A100" else "",
-        units=batch * ranks,
-        conditions=_CONDITIONS[row.device.split()[0]],
-    )
+    chosen = _trained(row, made, batch, _RELEASE)
+    return replace(chosen, conditions=_CONDITIONS[row.device.split()[0]])
 
 
 _DIMS = re.compile(r"Dimension=([23]);")
@@ -257,13 +249,15 @@ def _segmentation(row: Row) -> ChosenProgram:
     ranks, batch = row.integer("n_devices"), row.integer("local_batch")
     dtype = "amp" if row.dtype.startswith("mixed") else "float32"
     made = loop("unet_training", dims.group(1), batch, dtype, ranks=ranks)
+    chosen = _trained(row, made, batch, _UNETS_RELEASE)
+    return replace(chosen, extra_us=_UNETS_ON[row.device])
+
+
+def _trained(row: Row, made: Program, batch: int, release: str) -> ChosenProgram:
+    """Training with kernels of a release; a row is of one of the pictures of all ranks' batches."""
+    folded_to = 0 if made.ranks > 1 else None
     return ChosenProgram(
-        program=replace(
-            made,
-            folded_to=0 if ranks > 1 else None,
-            variables=((KERNELS_VARIABLE, _UNETS_RELEASE),),
-        ),
+        program=replace(made, folded_to=folded_to, variables=((KERNELS_VARIABLE, release),)),
         device=A100_80G if row.device == "A100" else "",
-        units=batch * ranks,
-        extra_us=_UNETS_ON[row.device],
+        units=batch * made.ranks,
     )
