@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from kernbench.cli.programs.arguments import ProgramArguments, unseen_options
 from kernbench.cli.programs.failures import describe_failure, format_ranks, is_interrupt, is_users
 from kernbench.errors import InternalError
 from kernbench.report.units import format_ns
@@ -199,26 +198,6 @@ def test_benches_that_ship_are_the_users_and_libraries_are_not() -> None:
 )
 def test_ranks_are_listed_in_few_words(ranks: list[int], text: str) -> None:
     assert format_ranks(ranks) == text
-
-
-def test_arguments_that_are_missing_are_missed_where_the_program_looks() -> None:
-    argv = ProgramArguments(["program.py", "a"])
-    for index in (3, "a"):
-        found = raised(lambda index=index: argv[index])  # type: ignore[misc]
-        pythons = raised(lambda index=index: list(argv)[index])  # type: ignore[misc]
-        assert (type(found), str(found)) == (type(pythons), str(pythons))
-        text = describe_failure(found)
-        assert "raised(lambda index=index: argv[index])" in text.splitlines()[-1]
-        assert "raised at" not in text
-
-
-@pytest.mark.parametrize("name", ["torch._inductor.utils", "argparse"])
-def test_what_pytorch_itself_reads_of_the_arguments_the_program_has_not_seen(name: str) -> None:
-    argv = ProgramArguments(["program.py", "--save", "x"])
-    exec("for each in argv: len(argv), argv[1]", {"argv": argv, "__name__": name})
-    assert argv.was_looked_at == (name == "argparse")
-    expected = [] if name == "argparse" else ["--save"]
-    assert [line.split()[0] for line in unseen_options(argv, {"--save"})] == expected
 
 
 OURS = """

@@ -45,7 +45,7 @@ def run_script(options: ScriptOptions) -> int:
     """Run a program as ``python FILE ARGS`` would, report, and return its exit status."""
 
     def start() -> int:
-        from kernbench.cli.programs.arguments import ProgramArguments, exit_status, unseen_options
+        from kernbench.cli.programs.arguments import exit_status, say_whose_options
 
         path = find_script(options.program)
         machine, changes = options.load_machine(options.machine, 1)
@@ -66,15 +66,15 @@ def run_script(options: ScriptOptions) -> int:
             tf32=options.tf32,
         )
 
-        argv = ProgramArguments([options.program, *(options.args or ())])
+        args = options.args or []
+        say_whose_options(path, args, options.own_options)
         context.run.remarks.append(lambda: changes)
-        context.run.remarks.append(lambda: unseen_options(argv, options.own_options))
 
         def work() -> int:
             try:
-                run_program(path, code, argv, machine, options.target)
+                run_program(path, code, [options.program, *args], machine, options.target)
             except SystemExit as end:
-                return exit_status(end, argv, options.own_options)
+                return exit_status(end)
             return DONE
 
         with make_room(options, options.machine, [path]) as outputs:

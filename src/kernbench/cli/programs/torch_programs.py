@@ -137,22 +137,23 @@ def _run(
     outputs: Outputs,
 ) -> int:
     """Run the program on so many nodes, and processes of each; return its exit status."""
-    from kernbench.cli.programs.arguments import ProgramArguments, exit_status, unseen_options
+    from kernbench.cli.programs.arguments import exit_status, say_whose_options
     from kernbench.torch_bridge import check_private, run_torchrun
 
     nnodes, nprocs = processes
     num_ranks = nnodes * nprocs
     shown = _ranks(options.ranks_print, num_ranks if num_ranks > 1 else machine.num_sips)
     code = compile_program(path, "torchrun")
+    args = options.args or []
+    say_whose_options(path, args, options.own_options)
     _import_bridge()
     check_private(options.private or (), path.parent)
     log_dir = _log_dir(options)
 
-    args = options.args or []
     # As torchrun does: a `--` behind the program only says that options end there.
     args = args[1:] if args[:1] == ["--"] else args
     # A module's own name is that of its file.
-    argv = ProgramArguments([str(path) if options.module else options.program, *args])
+    argv = [str(path) if options.module else options.program, *args]
 
     def work(context: RuntimeContext) -> int:
         try:
@@ -176,11 +177,8 @@ def _run(
                 log_dir=log_dir,
             )
         except SystemExit as end:
-            return exit_status(end, argv, options.own_options)
+            return exit_status(end)
         return DONE
-
-    def said() -> list[str]:
-        return [*changes, *unseen_options(argv, options.own_options)]
 
     def make_context() -> RuntimeContext:
         from kernbench.runtime_api import RuntimeContext
@@ -192,7 +190,7 @@ def _run(
             record_lines=options.records_lines,
             **options.checks,
         )
-        context.run.remarks.append(said)
+        context.run.remarks.append(lambda: changes)
         return context
 
     return guarded(
