@@ -239,8 +239,10 @@ def test_others_are_run_to_compare_them() -> None:
     found = on_command_line("branching", "--no-data", "--fold", "--fold-check", "1")
     assert re.search(r"rank [123] does not do what rank 0 does", found.stdout)
     assert "aten.mm instead of all_reduce" in found.stdout
-    # A check that failed.
+    # A check that failed: nothing is claimed of times.
     assert found.returncode == 1
+    assert "folded: 1 of 4 ranks ran (0)" in found.stdout
+    assert "as long as with all ranks" not in found.stdout
     found = on_command_line("pipeline", "--no-data", "--fold=check")
     assert "starts again" not in found.stderr
     assert found.returncode == 0

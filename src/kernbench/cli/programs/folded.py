@@ -154,6 +154,7 @@ class Comparison(NamedTuple):
 
     text: str
     is_same_work: bool
+    is_same_time: bool
 
 
 class Tried(NamedTuple):
@@ -217,10 +218,12 @@ def _run_folded(
                     for base in peers
                 ]
                 fails.append(not all(each.is_same_work for each in found))
+                folding.is_refuted = not all(each.is_same_time for each in found)
                 return [each.text for each in found]
 
             fails: list[bool] = []
-            context.run.remarks.append(checked)
+            # Before what the folding says of its times.
+            context.run.remarks.insert(0, checked)
             status = report(context)
             return status or int(any(fails))
 
@@ -317,7 +320,8 @@ def compared(folding: Folding, known: Found, found: Found) -> Comparison:
                     f"fold check: rank {peer} does not do what rank {rank} does, which ran for it: "
                     f"command {index} is {_name_of(its)} instead of {_name_of(mine)}; run it "
                     "without --fold",
-                    False,
+                    is_same_work=False,
+                    is_same_time=False,
                 )
             if abs(its.end_ps - mine.end_ps) >= worst_ps:
                 worst_ps, end_ps = abs(its.end_ps - mine.end_ps), max(mine.end_ps, 1)
@@ -325,11 +329,12 @@ def compared(folding: Folding, known: Found, found: Found) -> Comparison:
     ranks = " and ".join(f"rank {rank}" for rank in found)
     if not worst_ps:
         text = f"fold check: {ranks} took as long as what ran for it, to the picosecond"
-        return Comparison(text, True)
+        return Comparison(text, is_same_work=True, is_same_time=True)
     return Comparison(
         f"fold check: {ranks} did what ran for it did; times differ by at most "
         f"{format_ns(worst_ps / 1000)} ({format_share(worst_ps, end_ps)}), {where}",
-        True,
+        is_same_work=True,
+        is_same_time=False,
     )
 
 

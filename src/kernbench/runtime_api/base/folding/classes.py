@@ -58,6 +58,8 @@ class Folding:
         """When collectives run with all ranks, where that is known."""
         self.why_not = ""
         """Why it is not known."""
+        self.is_refuted = False
+        """Whether ranks were run that do not do, or not in the same time, what ran for them."""
         self.has_host_times = False
         """Whether the Python of hosts takes time."""
         self.running = tuple(sorted({self.representative(rank) for rank in range(num_ranks)}))
@@ -260,6 +262,8 @@ class Folding:
             "others is taken to do what one of them does"
         ]
         if self.is_exact:
+            if self.is_refuted:
+                return lines
             lines.append("folded: they took as long as with all ranks, to the picosecond")
             if self.has_host_times:
                 lines.append(
