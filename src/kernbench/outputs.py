@@ -66,6 +66,7 @@ class Outputs:
                 process is writing it.
         """
         self._targets: dict[str, _Target] = {}
+        self._inputs: dict[str, os.stat_result | None] = {}
         given = {option: path for option, path in asked.items() if path is not None}
         try:
             for option, path in given.items():
@@ -91,9 +92,17 @@ class Outputs:
         Raises:
             OutputError: One of them is one of the ``inputs``, under whatever name.
         """
-        known = [(os.fspath(path), _status(path)) for path in inputs] if self._targets else []
-        for target in self._targets.values():
-            for path, found in known:
+        # Programs have thousands of modules, which are asked for twice. What is not there yet is
+        # none of them.
+        targets = [target for target in self._targets.values() if target.is_there]
+        if not targets:
+            return
+        for each in inputs:
+            path = os.fspath(each)
+            if path not in self._inputs:
+                self._inputs[path] = _status(path)
+        for target in targets:
+            for path, found in self._inputs.items():
                 if found is not None and target.is_file(found):
                     raise OutputError(
                         f"{target.said} is {path}, which this command reads; name another file"
@@ -225,7 +234,7 @@ def _target(option: str, path: str | os.PathLike[str]) -> _Target:
 
 def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
     try:
-        return Path(path).stat()
+        return os.stat(path)  # noqa: PTH116 - of thousands of files: a Path takes as long again
     except (FileNotFoundError, NotADirectoryError):
         return None
 
@@ -272,6 +281,11 @@ class _Target:
             raise OutputError(
                 f"{self.said}: cannot be written: {error.strerror or error}"
             ) from None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there was something under its name when it was taken."""
+        return self._found is not None
 
     def is_file(self, found: os.stat_result) -> bool:
         """Return whether this is an existing file that another name leads to."""

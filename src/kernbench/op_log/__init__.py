@@ -1,5 +1,6 @@
 """The columnar record of a run."""
 
+from kernbench.op_log.columns import CommandColumns, HostColumns, command_columns, host_columns
 from kernbench.op_log.energy import Energy, PowerPace, WorkCounts, added, core_ps, pace_of, uncapped
 from kernbench.op_log.log import (
     ROW_COLUMNS,
@@ -39,9 +40,11 @@ __all__ = [
     "UNKNOWN_SITE",
     "WIDE_COLUMNS",
     "Column",
+    "CommandColumns",
     "Each",
     "Energy",
     "EnergyReport",
+    "HostColumns",
     "HostRange",
     "HostSpan",
     "Instance",
@@ -60,10 +63,12 @@ __all__ = [
     "added",
     "average_watts",
     "build_spans",
+    "command_columns",
     "core_ps",
     "covered_ps",
     "energy_of",
     "exposed_ps",
+    "host_columns",
     "of_all",
     "pace_of",
     "power_over_time",

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from kernbench.commands import Engine
 from kernbench.memory import AllocationLog
 from kernbench.op_log.energy import Energy
+from kernbench.op_log.uncollected import uncollected
 from kernbench.outputs import whole_file
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ Site = tuple[str, int]
 Each = int | tuple[int, ...]
 """Something of a command's only rank, or of every one of its ranks."""
 
+WIDTH = 9
+"""Plain values of a command, or of commands in a row."""
+HOST_WIDTH = 5
+"""Plain values of a host span."""
 _SHOWN_ROWS = 10
 """Rows of a log that a notebook shows."""
 
@@ -248,25 +253,39 @@ class OpLog:
     def instances(self) -> list[Instance]:
         in_rows, commands = self.plain_instances, self.plain_commands
         if in_rows or commands:
-            found = [
-                each
-                for values in zip(*[iter(in_rows)] * 9, strict=True)
-                for each in _placed_in_a_row(*values)
-            ]
-            found += [_placed(*values) for values in zip(*[iter(commands)] * 9, strict=True)]
-            self._instances += sorted(found, key=_number)
+            with uncollected():
+                found = [
+                    _placed(*each)
+                    for values in zip(*[iter(in_rows)] * WIDTH, strict=True)
+                    for each in values_in_a_row(*values)
+                ]
+                found += [
+                    _placed(*values) for values in zip(*[iter(commands)] * WIDTH, strict=True)
+                ]
+                self._instances += sorted(found, key=_number)
             in_rows.clear()
             commands.clear()
         return self._instances
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nobody has asked for objects of its commands."""
+        return not self._instances
 
     @property
     def host_spans(self) -> list[HostSpan]:
         plain = self.plain_spans
         if plain:
             values = iter(plain)
-            self._host_spans += map(HostSpan, *[values] * 5)
+            with uncollected():
+                self._host_spans += map(HostSpan, *[values] * HOST_WIDTH)
             plain.clear()
         return self._host_spans
+
+    @property
+    def has_plain_spans(self) -> bool:
+        """Whether nobody has asked for objects of its host spans."""
+        return not self._host_spans
 
     def ranks_of(self, num_ranks: int) -> Sequence[int]:
         """Return the ranks of so many that ran."""
@@ -284,7 +303,8 @@ class OpLog:
         self.instances.append(instance)
 
     def __len__(self) -> int:
-        return len(self.instances)
+        in_rows = sum(map(len, self.plain_instances[WIDTH - 1 :: WIDTH]))
+        return len(self._instances) + in_rows + len(self.plain_commands) // WIDTH
 
     def _repr_html_(self) -> str:
         """Show how much there is, and the first commands, in a notebook."""
@@ -310,8 +330,10 @@ class OpLog:
     @property
     def end_ps(self) -> int:
         """When the last work on a device or a host ended."""
-        device = max((max(each.ends_ps) for each in self.instances), default=0)
-        return max(device, max((span.end_ps for span in self.host_spans), default=0))
+        from kernbench.op_log.columns import command_columns, host_columns
+
+        ends_ps = (command_columns(self).ends_ps, host_columns(self).ends_ps)
+        return max(int(each.max(initial=0)) for each in ends_ps)
 
     def to_arrow(self) -> pa.Table:
         """Return one row per batched command, in absolute time (schema: ``op_log.schema``)."""
@@ -347,7 +369,7 @@ def _placed(
     ends_ps: Each,
     stream: str,
     after: Each,
-    addresses: tuple[int, ...] = (),
+    addresses: tuple[int, ...],
 ) -> Instance:
     each = [
         values if type(values) is tuple else (values,)
@@ -357,7 +379,7 @@ def _placed(
     return Instance(template, number, *each, stream, addresses, afters)  # type: ignore[call-arg, arg-type]
 
 
-def _placed_in_a_row(
+def values_in_a_row(
     first: int,
     ranks: Each,
     sips: Each,
@@ -365,11 +387,12 @@ def _placed_in_a_row(
     after: int,
     launched_ps: Sequence[int],
     *columns: Sequence[Any],
-) -> Iterator[Instance]:
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the plain values of single commands, of those of commands in a row."""
     rows = zip(launched_ps, *columns, strict=True)
     for number, (launched, template, start_ps, end_ps) in enumerate(rows, first):
         waited_for = 0 if start_ps <= launched else after if number == first else number - 1
-        yield _placed(number, template, ranks, sips, start_ps, end_ps, stream, waited_for)
+        yield (number, template, ranks, sips, start_ps, end_ps, stream, waited_for, ())
 
 
 def _number(instance: Instance) -> int:

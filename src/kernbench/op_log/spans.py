@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
+from kernbench.op_log.columns import command_columns
 from kernbench.op_log.log import Column, OpLog, Template
 from kernbench.op_log.rows import rank_shares
 
@@ -53,26 +53,20 @@ class Spans:
 
 def build_spans(log: OpLog) -> Spans:
     """Return the log's instances as columns."""
+    commands = command_columns(log)
     numbers: dict[Template, int] = {}
-    template_of = [numbers.setdefault(each.template, len(numbers)) for each in log.instances]
-    sizes = np.fromiter((len(each.ranks) for each in log.instances), np.int64, len(log))
-    total = int(sizes.sum())
-    instance = np.repeat(np.arange(len(log)), sizes)
-    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
-
-    def column(name: str) -> Column:
-        values = chain.from_iterable(getattr(each, name) for each in log.instances)
-        return np.fromiter(values, np.int64, total)
-
+    template_of = [numbers.setdefault(each, len(numbers)) for each in commands.templates]
+    sizes = commands.num_ranks
+    instance = np.repeat(np.arange(len(sizes)), sizes)
     return Spans(
         templates=tuple(numbers),
         template=np.array(template_of, dtype=np.int64)[instance],
         instance=instance,
-        position=np.arange(total) - first,
-        rank=column("ranks"),
-        sip=column("sips"),
-        start_ps=column("starts_ps"),
-        end_ps=column("ends_ps"),
+        position=np.arange(len(instance)) - np.repeat(np.cumsum(sizes) - sizes, sizes),
+        rank=commands.ranks,
+        sip=commands.sips,
+        start_ps=commands.starts_ps,
+        end_ps=commands.ends_ps,
     )
 
 

@@ -7,16 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernbench.op_log import Column, OpLog, build_spans, exposed_ps
+from kernbench.op_log import Column, OpLog, build_spans, exposed_ps, host_columns
 
-_PART_OF = {
-    "launch": "launches",
-    "dispatch": "launches",
-    "python": "python",
-    "allocate": "allocations",
-    "read": "reads",
-}
-"""What idle time is counted as, by the kind of the host span that it is in."""
+_PARTS = {"launch": 0, "dispatch": 0, "python": 1, "allocate": 2, "read": 3}
+"""What idle time is counted as, by the kind of the host span that it is in: which of the fields of
+:class:`IdleParts` that follow the copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,33 +40,25 @@ def idle_parts(log: OpLog, since_ps: int = 0) -> IdleParts:
     """Return why the ranks of a run were idle, from a time on."""
     spans = build_spans(log)
     is_copy = np.array([each.kind in ("copy", "fill") for each in spans.templates], dtype=bool)
-    host_spans = [
-        span for span in log.host_spans if span.kind in _PART_OF and span.end_ps > since_ps
-    ]
-    host_rank = _column([span.rank for span in host_spans])
-    host_start = _column([max(span.start_ps, since_ps) for span in host_spans])
-    host_end = _column([span.end_ps for span in host_spans])
-    host_part = np.array([_PART_OF[span.kind] for span in host_spans], dtype="U11")
-    parts_ps = dict.fromkeys(_PART_OF.values(), 0)
+    hosts = host_columns(log)
+    parts = np.array([_PARTS.get(kind, -1) for kind in hosts.kinds], dtype=np.int64)
+    counts = (parts >= 0) & (hosts.ends_ps > since_ps)
+    host_start = np.maximum(hosts.starts_ps[counts], since_ps)
+    host_end, host_part = hosts.ends_ps[counts], parts[counts]
+    parts_ps = [0] * (max(_PARTS.values()) + 1)
     copies_ps = 0
-    for device, host in _by_rank(spans.rank, host_rank):
+    for device, host in _by_rank(spans.rank, hosts.ranks[counts]):
         end_ps = np.maximum(spans.end_ps[device], since_ps)
         start_ps = np.maximum(spans.start_ps[device], since_ps)
         copies = is_copy[spans.template[device]]
         copies_ps += exposed_ps(
             start_ps[copies], end_ps[copies], start_ps[~copies], end_ps[~copies]
         )
-        for part in parts_ps:
+        for part in range(len(parts_ps)):
             mine = host[host_part[host] == part]
             if mine.size:
                 parts_ps[part] += exposed_ps(host_start[mine], host_end[mine], start_ps, end_ps)
-    return IdleParts(
-        copies_ps,
-        parts_ps["launches"],
-        parts_ps["python"],
-        parts_ps["allocations"],
-        parts_ps["reads"],
-    )
+    return IdleParts(copies_ps, *parts_ps)
 
 
 def _by_rank(*ranks: Column) -> Iterator[tuple[Column, ...]]:
@@ -83,7 +70,3 @@ def _by_rank(*ranks: Column) -> Iterator[tuple[Column, ...]]:
         bounds = np.searchsorted(column[order], np.arange(1, num_ranks))
         parts.append(np.split(order, bounds))
     return zip(*parts, strict=True)
-
-
-def _column(values: list[int]) -> Column:
-    return np.array(values, dtype=np.int64)

@@ -19,6 +19,7 @@ from kernbench.op_log import (
     covered_ps,
     energy_of,
     exposed_ps,
+    host_columns,
     of_all,
 )
 from kernbench.report.accuracy import FamilyReport, accuracy_of
@@ -126,7 +127,7 @@ def build_report(
         "wall_s": round(wall_s, 6),
         "per_rank": _per_rank(log, spans, ranks),
         "kernels": _kernels(spans, times_ps, peaks),
-        "collectives": _collectives(log),
+        "collectives": _collectives(spans),
     }
     families = accuracy_of(
         log, machine, report["per_rank"], zip(spans.templates, times_ps, strict=True)
@@ -166,8 +167,8 @@ def to_ns(time_ps: int) -> Nanoseconds:
 def _per_rank(log: OpLog, spans: Spans, ranks: int) -> list[RankReport]:
     ends = np.zeros(ranks, dtype=np.int64)
     np.maximum.at(ends, spans.rank, spans.end_ps)
-    for span in log.host_spans:
-        ends[span.rank] = max(ends[span.rank], span.end_ps)
+    hosts = host_columns(log)
+    np.maximum.at(ends, hosts.ranks, hosts.ends_ps)
     hbm_bytes = _sum_by_rank(
         spans, ranks, [(t.hbm_bytes, t.hbm_bytes_by_rank) for t in spans.templates]
     )
@@ -254,16 +255,22 @@ def _bound_by(uses: list[tuple[Template, int, int]]) -> str:
     return max(totals, key=lambda limit: totals[limit]).value if totals else ""
 
 
-def _collectives(log: OpLog) -> list[CollectiveReport]:
+def _collectives(spans: Spans) -> list[CollectiveReport]:
     found: dict[tuple[str, str], list[int]] = {}
-    for instance in log.instances:
-        template = instance.template
-        if template.kind != "collective":
-            continue
+    (mine,) = np.nonzero(_of_kind(spans, "collective"))
+    first = np.flatnonzero(np.diff(spans.instance[mine], prepend=-1))
+    last_ps = [
+        np.maximum.reduceat(times_ps[mine], first) if len(mine) else times_ps[mine]
+        for times_ps in (spans.start_ps, spans.end_ps)
+    ]
+    for number, time_ps in zip(
+        spans.template[mine][first].tolist(), (last_ps[1] - last_ps[0]).tolist(), strict=True
+    ):
+        template = spans.templates[number]
         sums = found.setdefault((template.name, template.algorithm), [0, 0, 0])
         sums[0] += 1
         sums[1] += template.message_bytes
-        sums[2] += max(instance.ends_ps) - max(instance.starts_ps)
+        sums[2] += time_ps
     result: list[CollectiveReport] = [
         {
             "op": op,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +16,13 @@ _NUMBER = pa.int32()
 _SITES = pa.schema([("file", pa.string()), ("line", _NUMBER)])
 
 
-def write_lines(archive: zipfile.ZipFile, log: OpLog, lines: ProgramLines) -> list[str]:
+def write_lines(
+    archive: zipfile.ZipFile, commands: Sequence[int], lines: ProgramLines
+) -> list[str]:
     """Write the lines, the number of each command's and of each host span's; return their files."""
     files, numbers = zip(*lines.sites, strict=True)
     write_table(archive, SITES, pa.table([files, numbers], schema=_SITES))
-    found = map(lines.of_commands.get, [each.launch_id for each in log.instances])
+    found = map(lines.of_commands.get, commands)
     for name, values in ((OF_COMMANDS, [each or 0 for each in found]), (OF_SPANS, lines.of_spans)):
         column = pa.array(np.array(values, np.int32), _NUMBER)
         write_table(archive, name, pa.table([column], names=["line"]))

@@ -7,7 +7,6 @@ import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from itertools import chain
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,9 +18,12 @@ from kernbench.op_log import (
     ROW_COLUMNS,
     TEXT_COLUMNS,
     Column,
+    CommandColumns,
     OpLog,
     RowReader,
     Template,
+    command_columns,
+    host_columns,
     uncollected,
 )
 from kernbench.saved.actions import Actions, write_actions
@@ -74,15 +76,16 @@ def save_run(
         actions: What its ranks did, so that ``kernbench retime`` can do it again.
     """
     with uncollected(), zipfile.ZipFile(out, "w") as archive:
-        templates, files = _write_templates(archive, log)
-        _write_commands(archive, log, templates)
+        commands = command_columns(log)
+        templates, files = _write_templates(archive, commands)
+        _write_commands(archive, log, commands, templates)
         _write_hosts(archive, log)
         if actions is not None:
             write_actions(archive, actions)
         if log.allocations is not None:
             write_table(archive, ALLOCATIONS, table_of(log.allocations), counts=EVENTS)
         if log.program_lines is not None:
-            files += write_lines(archive, log, log.program_lines)
+            files += write_lines(archive, commands.numbers, log.program_lines)
         sources = _write_sources(archive, files)
         about = {
             "format": FORMAT,
@@ -97,11 +100,13 @@ def save_run(
         write_part(archive, ABOUT, json.dumps(about, indent=1).encode())
 
 
-def _write_templates(archive: zipfile.ZipFile, log: OpLog) -> tuple[dict[Template, int], list[str]]:
+def _write_templates(
+    archive: zipfile.ZipFile, commands: CommandColumns
+) -> tuple[dict[Template, int], list[str]]:
     """Write all templates with their rows; return their numbers, and the files that rows name."""
     ranks: dict[Template, int] = {}
-    for each in log.instances:
-        ranks.setdefault(each.template, len(each.ranks))
+    for template, num_ranks in zip(commands.templates, commands.num_ranks.tolist(), strict=True):
+        ranks.setdefault(template, num_ranks)
     reader = RowReader()
     columns: dict[str, list[Any]] = {name: [] for name in TEMPLATE_SCHEMA.names}
     parts: dict[str, list[Any]] = {name: [] for name in ROW_COLUMNS}
@@ -140,32 +145,28 @@ def _value(template: Template, name: str) -> Any:
     return [(key.value, ps) for key, ps in value.items()] if isinstance(value, Mapping) else value
 
 
-def _write_commands(archive: zipfile.ZipFile, log: OpLog, templates: dict[Template, int]) -> None:
-    instances = log.instances
-    launches = [each.launch_id for each in instances]
-    nothing = (0,)
-    ranks = [each.ranks for each in instances]
-    offsets = _offsets(ranks)
-    after = _lists([each.after or nothing * len(each.ranks) for each in instances], offsets)
-    addresses = [each.addresses for each in instances]
+def _write_commands(
+    archive: zipfile.ZipFile, log: OpLog, commands: CommandColumns, templates: dict[Template, int]
+) -> None:
+    numbers, addresses = commands.numbers, commands.addresses
+    offsets = _offsets(commands.num_ranks)
+    addresses_at = _offsets(np.fromiter(map(len, addresses), np.int64, len(addresses)))
+    by_rank = (commands.ranks, commands.sips, commands.starts_ps, commands.ends_ps)
     columns = [
-        launches,
-        [templates[each.template] for each in instances],
-        pa.array([each.stream for each in instances], pa.string()).dictionary_encode(),
-        _lists(ranks, offsets),
-        _lists([each.sips for each in instances], offsets),
-        _lists([each.starts_ps for each in instances], offsets),
-        _lists([each.ends_ps for each in instances], offsets),
-        pa.ListArray.from_arrays(after.offsets, pa.array(_numbers_of(after.values, log))),
-        _lists(addresses, _offsets(addresses)),
-        *_sites(log, launches),
+        numbers,
+        [templates[each] for each in commands.templates],
+        pa.array(commands.streams, pa.string()).dictionary_encode(),
+        *(_lists(each, offsets) for each in by_rank),
+        _lists(_numbers_of(commands.after, log), offsets),
+        _lists(np.fromiter(chain.from_iterable(addresses), np.int64), addresses_at),
+        *_sites(log, numbers),
     ]
     write_table(archive, COMMANDS, _table(columns, COMMAND_SCHEMA))
 
 
-def _numbers_of(after: pa.Array, log: OpLog) -> Column:
+def _numbers_of(after: Column, log: OpLog) -> Column:
     """Return the launch ids behind what was waited for, as ``OpLog.number_of`` does."""
-    found: Column = after.to_numpy().copy()
+    found = after.copy()
     unnamed = found < 0
     found[unnamed] = [log.number_of(each) for each in found[unnamed].tolist()]
     return found
@@ -174,8 +175,8 @@ def _numbers_of(after: pa.Array, log: OpLog) -> Column:
 def _sites(log: OpLog, launches: Sequence[int]) -> tuple[pa.Array, pa.Array]:
     """Return the files and the lines of callers, by command and rank."""
     sites = [log.sites.get(launch, ()) for launch in launches]
-    flat = [site for each in sites for site in each]
-    offsets = pa.array(_offsets(sites))
+    offsets = pa.array(_offsets(np.fromiter(map(len, sites), np.int64, len(sites))))
+    flat = list(chain.from_iterable(sites))
     texts = pa.array([file for file, _ in flat], pa.string())
     lines = pa.array([line for _, line in flat], pa.int32())
     return (
@@ -184,21 +185,21 @@ def _sites(log: OpLog, launches: Sequence[int]) -> tuple[pa.Array, pa.Array]:
     )
 
 
-def _offsets(values: Sequence[Sequence[Any]]) -> Column:
-    offsets = np.zeros(len(values) + 1, np.int32)
-    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=offsets[1:])
+def _offsets(sizes: Column) -> Column:
+    """Return where lists of some sizes begin among the values of all, and where the last ends."""
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
     return offsets
 
 
-def _lists(values: Sequence[Sequence[int]], offsets: Column) -> pa.Array:
+def _lists(values: Column, offsets: Column) -> pa.Array:
     """Return lists of numbers as an array: faster than from tuples."""
-    flat = np.fromiter(chain.from_iterable(values), np.int64, int(offsets[-1]))
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat))
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
 
 
 def _write_hosts(archive: zipfile.ZipFile, log: OpLog) -> None:
-    spans = log.host_spans
-    columns = [list(map(attrgetter(name), spans)) for name in HOST_SCHEMA.names]
+    spans = host_columns(log)
+    columns = [spans.ranks, spans.kinds, spans.labels, spans.starts_ps, spans.ends_ps]
     write_table(archive, HOSTS, _table(columns, HOST_SCHEMA))
     rank, end_ps, after = (log.plain_waits[first::3] for first in range(3))
     waits = [rank, end_ps, [log.number_of(each) for each in after]]

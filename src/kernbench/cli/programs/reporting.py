@@ -221,10 +221,9 @@ def run_and_report(
     """
     import json
 
-    from kernbench.report import idle_parts, peaks_of, print_report
+    from kernbench.op_log import uncollected
 
     json_only = options.json == STDOUT
-    log, machine = context.op_log, context.machine
     if "--save" in outputs:
         context.keep_actions()
 
@@ -243,28 +242,9 @@ def run_and_report(
                 status,
                 context.run.describe(),
             )
-        report: Report = context.report()
-        _LOG.info("the report is made, of %s", context.run.describe())
-        remarks = [line for ask in context.run.remarks for line in ask()] + _of_memory(log)
-        found = {**report, "remarks": remarks} if remarks else {**report}
-        said: list[str] = []
-        failure = None
-        try:
-            said = _write(context, outputs, found, options.program)
-        except OutputError as error:
-            failure = error  # the report is all the more welcome
-        print_report(report, peaks_of(machine), report_console(), idle_parts(log))
-        if options.lines:
-            _print_lines(log, context.world_size)
-        if options.memory:
-            _print_memory(log)
-        if options.energy and "energy" in report:
-            from kernbench.analysis import print_energy
-
-            cost = report.get("cost_usd")
-            print_energy(report["energy"], report["machine"], report_console(), cost)
-        if remarks:
-            print("", *remarks, sep="\n")
+        # What is made from here on is the log's, and stays until it has been written.
+        with uncollected():
+            found, said, failure = _report(context, options, outputs)
     if json_only:
         print(json.dumps(found, indent=2))
     for line in said:
@@ -272,6 +252,41 @@ def run_and_report(
     if failure is not None:
         raise failure
     return status
+
+
+def _report(
+    context: RuntimeContext, options: ReportOptions, outputs: Outputs
+) -> tuple[dict[str, Any], list[str], OutputError | None]:
+    """Write and print the report of a run.
+
+    Returns the report, what is to be said of its files, and why one could not be written.
+    """
+    from kernbench.report import idle_parts, peaks_of, print_report
+
+    log = context.op_log
+    report: Report = context.report()
+    _LOG.info("the report is made, of %s", context.run.describe())
+    remarks = [line for ask in context.run.remarks for line in ask()] + _of_memory(log)
+    found = {**report, "remarks": remarks} if remarks else {**report}
+    said: list[str] = []
+    failure = None
+    try:
+        said = _write(context, outputs, found, options.program)
+    except OutputError as error:
+        failure = error  # the report is all the more welcome
+    print_report(report, peaks_of(context.machine), report_console(), idle_parts(log))
+    if options.lines:
+        _print_lines(log, context.world_size)
+    if options.memory:
+        _print_memory(log)
+    if options.energy and "energy" in report:
+        from kernbench.analysis import print_energy
+
+        cost = report.get("cost_usd")
+        print_energy(report["energy"], report["machine"], report_console(), cost)
+    if remarks:
+        print("", *remarks, sep="\n")
+    return found, said, failure
 
 
 def _write(

@@ -1,0 +1,107 @@
+"""The commands and the host time of a log as columns.
+
+A log keeps plain values until somebody asks for objects; reports and files of runs need none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from kernbench.op_log.log import HOST_WIDTH, WIDTH, Column, OpLog, Template, values_in_a_row
+
+_FIELDS = (
+    *("launch_id", "template", "ranks", "sips", "starts_ps", "ends_ps"),
+    *("stream", "after", "addresses"),
+)
+"""Of an instance, in the order of a log's plain values."""
+_HOST_FIELDS = ("rank", "kind", "label", "start_ps", "end_ps")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommandColumns:
+    """A log's commands in order, with one entry each."""
+
+    numbers: Sequence[int]
+    """Their launch ids."""
+    templates: Sequence[Template]
+    streams: Sequence[str]
+    addresses: Sequence[tuple[int, ...]]
+    num_ranks: Column
+    """How many entries a command has in the following columns, which have one by rank."""
+    ranks: Column
+    sips: Column
+    starts_ps: Column
+    ends_ps: Column
+    after: Column
+    """For :meth:`OpLog.number_of`."""
+
+
+def command_columns(log: OpLog) -> CommandColumns:
+    """Return the commands of a log as columns."""
+    fields = _plain_fields(log) if log.is_plain else _fields_of_objects(log)
+    numbers, templates, ranks, sips, starts_ps, ends_ps, streams, after, addresses = fields
+    return CommandColumns(
+        numbers,
+        templates,
+        streams,
+        addresses,
+        np.array([len(each) if type(each) is tuple else 1 for each in ranks], np.int64),
+        *map(_flat, (ranks, sips, starts_ps, ends_ps, after)),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostColumns:
+    """A log's host spans in order, with one entry each."""
+
+    ranks: Column
+    kinds: Sequence[str]
+    labels: Sequence[str]
+    starts_ps: Column
+    ends_ps: Column
+
+
+def host_columns(log: OpLog) -> HostColumns:
+    """Return the host spans of a log as columns."""
+    if log.has_plain_spans:
+        fields = [log.plain_spans[place::HOST_WIDTH] for place in range(HOST_WIDTH)]
+    else:
+        fields = [list(map(attrgetter(name), log.host_spans)) for name in _HOST_FIELDS]
+    ranks, kinds, labels, starts_ps, ends_ps = fields
+    times_ps = (np.array(each, np.int64) for each in (starts_ps, ends_ps))
+    return HostColumns(np.array(ranks, np.int64), kinds, labels, *times_ps)
+
+
+def _plain_fields(log: OpLog) -> list[list[Any]]:
+    fields = [log.plain_commands[place::WIDTH] for place in range(WIDTH)]
+    if log.plain_instances:
+        launched = zip(*[iter(log.plain_instances)] * WIDTH, strict=True)
+        rows = chain.from_iterable(values_in_a_row(*each) for each in launched)
+        fields = [old + list(new) for old, new in zip(fields, zip(*rows, strict=True), strict=True)]
+        numbers = fields[0]
+        order = sorted(range(len(numbers)), key=numbers.__getitem__)
+        fields = [[field[place] for place in order] for field in fields]
+    return fields
+
+
+def _fields_of_objects(log: OpLog) -> list[list[Any]]:
+    fields = [list(map(attrgetter(name), log.instances)) for name in _FIELDS]
+    ranks, after = fields[_FIELDS.index("ranks")], fields[_FIELDS.index("after")]
+    after[:] = [each or (0,) * len(of) for each, of in zip(after, ranks, strict=True)]
+    return fields
+
+
+def _flat(values: Iterable[int | tuple[int, ...]]) -> Column:
+    found: list[int] = []
+    for each in values:
+        if type(each) is tuple:
+            found += each
+        else:
+            found.append(each)  # type: ignore[arg-type]
+    return np.array(found, np.int64)
