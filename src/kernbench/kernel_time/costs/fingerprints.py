@@ -63,15 +63,16 @@ def fold(array: Array, dims: Dims, keep: Dims) -> Array:
     return array
 
 
-def program_fingerprints(site: CommandSite, count: int) -> Array:
+def program_fingerprints(site: CommandSite, count: int, burst_bytes: int = 1) -> Array:
     """Return a number per program, equal where programs touch the same addresses.
 
-    Of addresses that are data, those are taken as other ones that are made of other numbers.
+    Of addresses that are data, those are taken as other ones that are made of other numbers. With
+    ``burst_bytes``, tiles whose elements begin in the same bursts are taken as the same.
     """
     command = site.command
     assert isinstance(command, DmaRead | DmaWrite | Atomic)
     total = np.zeros(count, dtype=np.int64)
-    total = reduce(np.add, _program_terms(access_of(command).offset), total)
+    total = reduce(np.add, _program_terms(access_of(command).offset, burst_bytes), total)
     if site.gather is not None:
         total = total * SPREAD + _marks(site.gather, count)
     return total
@@ -125,10 +126,16 @@ def _marks(part: Part, count: int) -> Array:
     return found[id(part)]
 
 
-def _program_terms(value: Separable | Predicate) -> Iterator[Array]:
-    """Yield, of each term that varies over programs, a number per program."""
+def _program_terms(value: Separable | Predicate, unit: int = 1) -> Iterator[Array]:
+    """Yield, of each term that varies over programs, a number per program.
+
+    Numbers of a term count in whole ``unit``, from that of the value's constant.
+    """
+    first = 0 if unit == 1 or isinstance(value, Predicate) else value.const % unit
     for dims, array in value.terms.items():
         if dims and dims[0] == PROGRAM:
+            if unit > 1:
+                array, first = (array + first) // unit, 0
             yield fold(array, dims, (PROGRAM,))
 
 

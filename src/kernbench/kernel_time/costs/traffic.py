@@ -75,10 +75,10 @@ class ProgramKind:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SharedTiles:
-    """What programs of one path read together at one site."""
+    """What programs of one path read or write together at one site."""
 
     site: int
-    bytes_read: int
+    bytes_moved: int
     """Of all distinct tiles."""
     positions: Array
     """Of the programs."""
@@ -117,10 +117,13 @@ class GroupTraffic:
         together: ReadTogether | None = None,
         tables: Mapping[int, int] = NO_TABLES,
         blocks_per_pe: int | None = None,
+        *,
+        gathers_stores: bool = False,
     ) -> None:
         self.plan = build_program_plan(group.body, trace.num_slots)
         self._lookups = Lookups.of(self.plan.sites, tables)
         self._burst_bytes = burst_bytes
+        self._gathers_stores = gathers_stores
         self._copies = copies
         # Blocks find in the cache what there is room for, of an operand that is too large too.
         self._keeps_parts = blocks_per_pe is not None
@@ -277,7 +280,7 @@ class GroupTraffic:
         if together is not None:
             room, known = together.room, together.shares
         for reads in self._shared_tiles(known).values():
-            stay, left = stay_for_launch(room, [each.bytes_read for each in reads])
+            stay, left = stay_for_launch(room, [each.bytes_moved for each in reads])
             part = left // max(stay.count(False), 1) if self._keeps_parts else 0
             for each, stays in zip(reads, stay, strict=True):
                 cells = self._cell_of[each.positions]
@@ -289,9 +292,9 @@ class GroupTraffic:
                     np.bincount(found, minlength=len(self._members))[mine]
                     for found in (cells[first], in_wave)
                 )
-                kept = each.bytes_read if stays else part
-                dropped = (again - once) * (each.bytes_read - kept)
-                missed[mine, each.site] = once - -dropped // max(each.bytes_read, 1)
+                kept = each.bytes_moved if stays else part
+                dropped = (again - once) * (each.bytes_moved - kept)
+                missed[mine, each.site] = once - -dropped // max(each.bytes_moved, 1)
         return missed
 
     def _moved(self) -> dict[int, int]:
@@ -320,7 +323,11 @@ class GroupTraffic:
         return missed // divisor, read // divisor
 
     def _shared_tiles(self, known: Container[object]) -> dict[int, list[_SharedTiles]]:
-        """Return by path what its programs read together at sites that are not ``known``."""
+        """Return by path what its programs move together at sites that are not ``known``.
+
+        Programs that use parts of the same bursts move them together. A store that leaves a part
+        of a burst to others waits for them in a cache that is written back.
+        """
         by_path = np.argsort(self._path_of, kind="stable")
         sizes = np.bincount(self._path_of)
         ends = np.cumsum(sizes)
@@ -329,9 +336,13 @@ class GroupTraffic:
         path_of_class[self.class_of] = self._path_of
         found: dict[int, list[_SharedTiles]] = {}
         for site in self._dma:
-            if not isinstance(site.command, DmaRead) or site.command in known:
+            if isinstance(site.command, Atomic) or site.command in known:
                 continue
-            tiles, num_tiles = self._tiles(site, self._path_of)
+            in_part = self._fills_bursts_in_part(site)
+            if isinstance(site.command, DmaWrite) and not (in_part and self._gathers_stores):
+                continue
+            unit = self._burst_bytes if in_part else 1
+            tiles, num_tiles = self._tiles(site, self._path_of, unit)
             moved = [0] * len(sizes)
             for path, number, each in zip(
                 path_of_class.tolist(), per_class.tolist(), self.classes, strict=True
@@ -342,9 +353,9 @@ class GroupTraffic:
             # Where each tile is another one, nothing is shared.
             for path in np.flatnonzero(num_tiles < sizes).tolist():
                 positions = by_path[ends[path] - sizes[path] : ends[path]]
-                bytes_read = moved[path] * int(num_tiles[path]) // int(sizes[path])
+                bytes_moved = moved[path] * int(num_tiles[path]) // int(sizes[path])
                 own = distinct(tiles[positions])[2]
-                read = _SharedTiles(site.index, bytes_read, positions, own)
+                read = _SharedTiles(site.index, bytes_moved, positions, own)
                 found.setdefault(path, []).append(read)
         return found
 
@@ -362,9 +373,17 @@ class GroupTraffic:
                 conflicts[:, site.index] = -(-self._members // targets)
         return conflicts
 
-    def _tiles(self, site: CommandSite, parts: Array) -> tuple[Array, Array]:
-        """Return the tile of each program, and how many different ones each part has."""
-        marks = program_fingerprints(site, len(self._ids))
+    def _fills_bursts_in_part(self, site: CommandSite) -> bool:
+        """Return whether a program has no use for all that the bursts of its tile hold."""
+        traffic = (each.traffic[site.index] for each in self.classes)
+        return any(each is not None and each.burst_bytes > each.useful_bytes for each in traffic)
+
+    def _tiles(self, site: CommandSite, parts: Array, unit: int = 1) -> tuple[Array, Array]:
+        """Return the tile of each program, and how many different ones each part has.
+
+        Tiles are taken as the same whose elements begin in the same bursts of ``unit`` bytes.
+        """
+        marks = program_fingerprints(site, len(self._ids), unit)
         tiles = distinct(marks)[2]
         number = int(tiles.max()) + 1
         return tiles, np.bincount(distinct_values(parts * number + tiles) // number)

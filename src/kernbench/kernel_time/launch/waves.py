@@ -173,7 +173,8 @@ def _traffic(
         (param, place.copies) for param, place in conditions.placements if place.copies > 1
     )
     blocks = None if conditions.block is None else resident_blocks(conditions.block, sip)
-    key = (num_pes, sip.cube.hbm_burst_bytes, room, copies, conditions.tables, blocks)
+    gathers = not SharedCache(sip).waits_for_hbm(stores=True)
+    key = (num_pes, sip.cube.hbm_burst_bytes, room, copies, conditions.tables, blocks, gathers)
     known = _TRAFFIC.setdefault(trace, {})
     found = known.get(key)
     if found is None:
@@ -185,6 +186,7 @@ def _traffic(
             GroupTraffic(
                 *(trace, group, num_pes, burst_bytes, room, dict(copies), together, tables),
                 blocks,
+                gathers_stores=gathers,
             )
             for group in trace.groups
             if len(group.program_ids)

@@ -1,0 +1,101 @@
+"""What programs move together, against the bursts under every address written out."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernbench.commands import (
+    UNKNOWN_LINE,
+    Command,
+    DmaRead,
+    DmaWrite,
+    KernelTrace,
+    Predicate,
+    Tile,
+)
+from kernbench.dtypes import float16
+from kernbench.kernel_time import schedule_kernel
+from tests.kernel_time.kernel_traces import access, machine_with, trace_of
+
+BURST, PES = 64, 32
+"""Of ahbm, whose cache takes what these launches move."""
+GROUPS = PES
+
+
+def channels_last(
+    pictures: int, pixels: int, width: int, *, reads: bool, writes: bool
+) -> tuple[KernelTrace, np.ndarray]:
+    """Return programs that each move ``width`` channels of all pixels of a picture.
+
+    The groups of a pixel follow each other. Also returns all addresses, by program.
+    """
+    pitch = GROUPS * width * float16.itemsize
+    programs = np.arange(pictures * GROUPS)
+    start = programs // GROUPS * pixels * pitch + programs % GROUPS * width * float16.itemsize
+    down, across = pitch * np.arange(pixels), float16.itemsize * np.arange(width)
+    shape, everywhere = (pixels, width), Predicate((pixels, width))
+    tile = Tile(0, shape, float16)
+    read, write = (access(param, shape, float16, P=start, R=down, C=across) for param in range(2))
+    body: tuple[Command, ...] = (
+        *([DmaRead(tile, read, everywhere, None, UNKNOWN_LINE)] if reads else []),
+        *([DmaWrite(write, tile, everywhere, UNKNOWN_LINE)] if writes else []),
+    )
+    found = start[:, None, None] + down[:, None] + across
+    return trace_of((programs.tolist(), body)), found.reshape(len(programs), -1)
+
+
+def bytes_in_bursts(addresses: np.ndarray) -> int:
+    """Return the size of all bursts that hold an element at one of the addresses."""
+    return BURST * len(np.unique(addresses // BURST))
+
+
+sizes = given(
+    pictures=st.integers(1, 3),
+    pixels=st.integers(1, 9),
+    # At most a burst: from there on a program has whole bursts of its own.
+    width=st.integers(1, BURST // float16.itemsize),
+)
+
+
+@pytest.mark.adr("0202-D1")
+@settings(max_examples=40, deadline=None)
+@sizes
+def test_programs_of_a_wave_load_a_burst_once_that_each_uses_a_part_of(
+    pictures: int, pixels: int, width: int
+) -> None:
+    trace, addresses = channels_last(pictures, pixels, width, reads=True, writes=False)
+    # A program per group of channels: all bytes, and no burst twice.
+    assert bytes_in_bursts(addresses) == pictures * pixels * GROUPS * width * float16.itemsize
+    assert schedule_kernel(trace, machine_with(), 0).hbm_bytes == bytes_in_bursts(addresses)
+
+
+@pytest.mark.adr("0202-D2")
+@settings(max_examples=40, deadline=None)
+@sizes
+def test_a_written_back_cache_gathers_what_programs_store_of_a_burst(
+    pictures: int, pixels: int, width: int
+) -> None:
+    trace, addresses = channels_last(pictures, pixels, width, reads=False, writes=True)
+    through, back = (
+        schedule_kernel(trace, machine_with(cache__write_back=each), 0).hbm_bytes
+        for each in (False, True)
+    )
+    assert back == bytes_in_bursts(addresses)
+    assert through == sum(BURST * pixels for _ in addresses)
+
+
+@pytest.mark.adr("0202-D3")
+def test_each_program_asks_the_cache_for_its_bursts() -> None:
+    """Neighbours share what HBM moves, and none of what crosses the cache."""
+    slow = {"cube__hbm_bandwidth_gbps": 1e6, "cache__bandwidth_gbps": 100, "front_end_us": 0}
+    machine = machine_with(**slow, cube__hbm_latency_ns=0, cache__latency_ns=0)
+    narrow, wide = (
+        schedule_kernel(channels_last(8, 4096, each, reads=True, writes=False)[0], machine, 0)
+        for each in (2, 32)
+    )
+    assert wide.hbm_bytes == 16 * narrow.hbm_bytes
+    # What HBM brings crosses it twice: once in, which neighbours share, and once out.
+    bursts_ps = 8 * GROUPS * 4096 * BURST * 1000 // 100
+    assert wide.duration_ps == pytest.approx(2 * bursts_ps, rel=0.02)
+    assert narrow.duration_ps == pytest.approx((1 + 1 / 16) * bursts_ps, rel=0.02)
