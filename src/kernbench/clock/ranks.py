@@ -8,6 +8,7 @@ ended.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from simpy import Event, Interrupt
@@ -115,6 +116,11 @@ class Rank:
     def site(self) -> UserSite | None:
         """Return the user's line at which the rank waits, or None when it does not wait."""
         return user_site(self._worker.gr_frame) if self._worker else None
+
+    @property
+    def frame(self) -> FrameType | None:
+        """Its innermost frame; None while it runs on the greenlet of another thread."""
+        return self._worker.gr_frame
 
     def _run(self) -> None:
         try:

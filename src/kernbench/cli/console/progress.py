@@ -1,12 +1,14 @@
-"""A progress line on stderr, or a bar in a notebook, for what takes long."""
+"""A progress line on stderr, or a bar in a notebook, and notes on what takes long."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import Any, TextIO
 
@@ -14,6 +16,8 @@ from kernbench.notebooks import notebook, notebook_progress
 
 SHOWN_AFTER_S = 1.0
 _REFRESH_S = 0.2
+_LOOK_S = 5.0
+"""How often notes are asked for where nothing is drawn."""
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -23,24 +27,31 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 @contextmanager
 def progress(
-    describe: Callable[[], str], share: Callable[[], float] | None = None
+    describe: Callable[[], str],
+    share: Callable[[], float] | None = None,
+    note: Callable[[], str | None] | None = None,
 ) -> Iterator[None]:
     """Show ``describe()`` and the elapsed time while the block runs.
 
     Only if stderr is a terminal or this is a notebook, and only from :data:`SHOWN_AFTER_S` seconds
     on until the program calls ``breakpoint()``. The text is read
     from another thread: ``describe`` must only look at plain values, and so must ``share``, which
-    says which part is done, from 0 to 1.
+    says which part is done, from 0 to 1. ``note`` is called there, too: the lines that it returns
+    go to stderr, whatever that is.
     """
     if notebook() is not None:
         with notebook_progress(describe, share):
             yield
         return
-    if not is_terminal(sys.stderr):
+    ended = threading.Event()
+    if is_terminal(sys.stderr):
+        show = partial(_show, describe, share, note or _nothing, ended)
+    elif note is not None and sys.stderr is not None:
+        show = partial(_print_notes, note, sys.stderr, ended)
+    else:
         yield
         return
-    ended = threading.Event()
-    thread = threading.Thread(target=_show, args=(describe, share, ended), daemon=True)
+    thread = threading.Thread(target=show, daemon=True)
     thread.start()
 
     def end() -> None:
@@ -69,8 +80,24 @@ def progress(
         end()
 
 
+def _nothing() -> None:
+    """Have nothing to note."""
+
+
+def _print_notes(note: Callable[[], str | None], stream: TextIO, ended: threading.Event) -> None:
+    while not ended.wait(_LOOK_S):
+        line = note()
+        if line is not None:
+            # Whoever read it may have gone.
+            with contextlib.suppress(OSError, ValueError):
+                print(line, file=stream, flush=True)
+
+
 def _show(
-    describe: Callable[[], str], share: Callable[[], float] | None, ended: threading.Event
+    describe: Callable[[], str],
+    share: Callable[[], float] | None,
+    note: Callable[[], str | None],
+    ended: threading.Event,
 ) -> None:
     started_s = perf_counter()
     if ended.wait(SHOWN_AFTER_S):
@@ -95,3 +122,6 @@ def _show(
             elapsed_s = perf_counter() - started_s
             text = f"{elapsed_s:.0f} s  {describe()}"
             bar.update(task, description=text, completed=share() if share else None)
+            line = note()
+            if line is not None:
+                bar.console.print(line, markup=False, highlight=False, soft_wrap=True)

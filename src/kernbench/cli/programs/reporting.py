@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
@@ -221,6 +222,7 @@ def run_and_report(
     """
     import json
 
+    from kernbench.cli.console.turns import Turns
     from kernbench.op_log import uncollected
 
     json_only = options.json == STDOUT
@@ -229,9 +231,16 @@ def run_and_report(
 
     with contextlib.redirect_stdout(sys.stderr if json_only else sys.stdout):
         goes_on = json_only or len(outputs)
+        # A rank that is alone keeps nobody waiting.
+        is_alone = context.world_size == 1
+        note = (
+            None if is_alone else Turns(context.run.simulation, partial(len, context.op_log)).note
+        )
         with (
             contextlib.nullcontext() if goes_on else ends_without_reader(),
-            progress(context.run.describe) if notebook() is None else contextlib.nullcontext(),
+            progress(context.run.describe, note=note)
+            if notebook() is None
+            else contextlib.nullcontext(),
             context,
         ):
             _LOG.info("%s begins", options.program)

@@ -1,0 +1,145 @@
+"""A rank that keeps the process to itself is named, with its line and with what it does there."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import threading
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+
+from kernbench.cli.console import progress as drawing
+from kernbench.cli.console import turns as module
+from kernbench.cli.console.progress import progress
+from kernbench.cli.console.turns import HELD_S, Turns
+from kernbench.clock import Carrier, Rank, Simulation, on_greenlet, on_thread
+
+Body = Callable[[list[str]], None]
+carriers = pytest.mark.parametrize(
+    "carrier",
+    [lambda: on_greenlet, lambda: on_thread("worker", lambda: None)],
+    ids=["greenlet", "thread"],
+)
+
+
+def ignore(rank: Rank) -> None:
+    """Take no note of a rank's end."""
+
+
+def loops(notes: list[str]) -> None:
+    while not notes:
+        pass
+
+
+def computes(notes: list[str]) -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    while not notes:
+        lock.acquire(timeout=0.2)
+
+
+def calls_a_library(notes: list[str]) -> None:
+    while not notes:
+        threading.Event().wait(0.2)
+
+
+@carriers
+@pytest.mark.adr("0202-D1", "0202-D2")
+@pytest.mark.parametrize(
+    ("body", "doing"),
+    [
+        (loops, "in Python of its own"),
+        (computes, "in a call there"),
+        (calls_a_library, r"in threading\.\S+"),
+    ],
+)
+def test_a_rank_that_does_not_give_way_is_named_on_stderr(
+    body: Body, doing: str, carrier: Callable[[], Carrier], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for where, name in ((module, "HELD_S"), (module, "_LOOK_S"), (drawing, "_LOOK_S")):
+        monkeypatch.setattr(where, name, 0.01)
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    simulation, notes = Simulation(), list[str]()
+    turns = Turns(simulation, lambda: 0)
+
+    def note() -> str | None:
+        line = turns.note()
+        notes.extend([line] if line else [])
+        return line
+
+    def run(rank: int) -> None:
+        simulation.sleep(7)
+        if rank == 1:
+            body(notes)
+
+    with progress(lambda: "", note=note):
+        for rank in range(2):
+            simulation.start_rank(rank, lambda rank=rank: run(rank), ignore, carrier=carrier())  # type: ignore[misc]
+        simulation.drain()
+    first = body.__code__.co_firstlineno
+    found = re.fullmatch(
+        r"note: rank 1 has not given way for \d+ s, in which it launched 0 operations; it is at "
+        rf"test_turns\.py:(\d+), {doing}; other ranks run once it waits for one of them",
+        stderr.getvalue().splitlines()[0],
+    )
+    assert found is not None, stderr.getvalue()
+    assert first < int(found[1]) <= first + 5
+    assert simulation.now_ps == 7
+
+
+def noted(body: Callable[[Simulation, Turns], Any], num_ranks: int = 2) -> list[Any]:
+    """Return what a rank's body returns, where each look is half of the longest turn later."""
+    simulation = Simulation()
+    found: list[Any] = []
+    turns = Turns(simulation, lambda: 0)
+    for _ in range(num_ranks):
+        simulation.start_rank(0, lambda: found.append(body(simulation, turns)), ignore)
+    simulation.drain()
+    return found
+
+
+@pytest.fixture
+def half_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = count(1)
+    monkeypatch.setattr(module, "perf_counter", lambda: next(times) * HELD_S / 2)
+
+
+def looks(simulation: Simulation, turns: Turns) -> list[bool]:
+    return [turns.note() is not None for _ in range(6)]
+
+
+@pytest.mark.usefixtures("half_turns")
+@pytest.mark.adr("0202-D1")
+def test_a_line_is_noted_once_and_only_of_ranks_that_keep_others_waiting() -> None:
+    once = [False, False, True, False, False, False]
+    assert noted(looks) == [once, [False] * 6]
+    assert noted(looks, num_ranks=1) == [[False] * 6]
+
+
+@pytest.mark.usefixtures("half_turns")
+@pytest.mark.adr("0202-D1")
+def test_ranks_that_give_way_are_not_noted_however_long_they_run() -> None:
+    def gives_way(simulation: Simulation, turns: Turns) -> list[str | None]:
+        found = []
+        for _ in range(9):
+            simulation.sleep(0)
+            found.append(turns.note())
+        return found
+
+    assert noted(gives_way) == [[None] * 9] * 2
+
+
+@pytest.mark.usefixtures("half_turns")
+@pytest.mark.adr("0202-D1")
+def test_a_rank_that_stands_at_a_debuggers_prompt_is_not_noted() -> None:
+    def stands(simulation: Simulation, turns: Turns) -> list[bool]:
+        values = {"__name__": "bdb", "looks": looks, "given": (simulation, turns)}
+        exec("found = looks(*given)", values)
+        return values["found"]  # type: ignore[return-value]
+
+    assert noted(stands) == [[False] * 6] * 2
