@@ -18,7 +18,6 @@ from kernbench.cli.console.progress import progress
 from kernbench.cli.console.turns import HELD_S, Turns
 from kernbench.clock import Carrier, Rank, Simulation, on_greenlet, on_thread
 
-Body = Callable[[list[str]], None]
 carriers = pytest.mark.parametrize(
     "carrier",
     [lambda: on_greenlet, lambda: on_thread("worker", lambda: None)],
@@ -30,21 +29,34 @@ def ignore(rank: Rank) -> None:
     """Take no note of a rank's end."""
 
 
-def loops(notes: list[str]) -> None:
-    while not notes:
+class Noted:
+    """What a rank can wait for until it is noted."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.lock = threading.Lock()
+        self.lock.acquire()
+        self.event = threading.Event()
+
+    def add(self, line: str) -> None:
+        self.lines.append(line)
+        if self.lock.locked():
+            self.lock.release()
+        self.event.set()
+
+
+def loops(noted: Noted) -> None:
+    lines = noted.lines
+    while not lines:
         pass
 
 
-def computes(notes: list[str]) -> None:
-    lock = threading.Lock()
-    lock.acquire()
-    while not notes:
-        lock.acquire(timeout=0.2)
+def computes(noted: Noted) -> None:
+    noted.lock.acquire()
 
 
-def calls_a_library(notes: list[str]) -> None:
-    while not notes:
-        threading.Event().wait(0.2)
+def calls_a_library(noted: Noted) -> None:
+    noted.event.wait()
 
 
 @carriers
@@ -58,37 +70,43 @@ def calls_a_library(notes: list[str]) -> None:
     ],
 )
 def test_a_rank_that_does_not_give_way_is_named_on_stderr(
-    body: Body, doing: str, carrier: Callable[[], Carrier], monkeypatch: pytest.MonkeyPatch
+    body: Callable[[Noted], None],
+    doing: str,
+    carrier: Callable[[], Carrier],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for where, name in ((module, "HELD_S"), (module, "_LOOK_S"), (drawing, "_LOOK_S")):
-        monkeypatch.setattr(where, name, 0.01)
+    # Long enough to come to what it waits in.
+    monkeypatch.setattr(module, "HELD_S", 0.3)
+    for where in (module, drawing):
+        monkeypatch.setattr(where, "_LOOK_S", 0.01)
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
-    simulation, notes = Simulation(), list[str]()
+    simulation, found = Simulation(), Noted()
     turns = Turns(simulation, lambda: 0)
 
     def note() -> str | None:
         line = turns.note()
-        notes.extend([line] if line else [])
+        if line is not None:
+            found.add(line)
         return line
 
     def run(rank: int) -> None:
         simulation.sleep(7)
         if rank == 1:
-            body(notes)
+            body(found)
 
     with progress(lambda: "", note=note):
         for rank in range(2):
             simulation.start_rank(rank, lambda rank=rank: run(rank), ignore, carrier=carrier())  # type: ignore[misc]
         simulation.drain()
     first = body.__code__.co_firstlineno
-    found = re.fullmatch(
+    told = re.fullmatch(
         r"note: rank 1 has not given way for \d+ s, in which it launched 0 operations; it is at "
         rf"test_turns\.py:(\d+), {doing}; other ranks run once it waits for one of them",
         stderr.getvalue().splitlines()[0],
     )
-    assert found is not None, stderr.getvalue()
-    assert first < int(found[1]) <= first + 5
+    assert told is not None, stderr.getvalue()
+    assert first < int(told[1]) <= first + 5
     assert simulation.now_ps == 7
 
 
