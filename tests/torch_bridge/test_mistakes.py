@@ -149,6 +149,22 @@ def test_nccl_refuses_a_tensor_that_is_not_contiguous_and_names_the_fix() -> Non
     assert "(4, 2) float32 has strides (1, 4); call .contiguous() first" in error
 
 
+@pytest.mark.adr("0121-D1")
+@pytest.mark.parametrize("side", ["send", "recv"])
+def test_nccl_refuses_a_message_with_gaps_between_its_elements(side: str) -> None:
+    error = str(fails("a_message_with_gaps", side))
+    assert error.startswith(f"{side}: NCCL moves the 8 elements that follow each other in memory")
+    assert "(4, 2) float32 on, but the tensor's own have strides (4, 2)" in error
+
+
+@pytest.mark.adr("0121-D5")
+def test_a_message_that_would_arrive_in_another_order_is_refused_with_both_strides() -> None:
+    error = str(fails("a_message_of_another_layout"))
+    assert "the receiver (strides (2, 1)) gets the sender's elements (strides (1, 4))" in error
+    for nth in (2, 4):
+        assert line_of("a_message_of_another_layout", nth) in error
+
+
 def test_nccl_takes_images_and_lists_of_any_layout() -> None:
     simulated("mistakes.py", "layouts_that_nccl_takes", nprocs=3)
 

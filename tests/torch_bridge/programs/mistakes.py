@@ -149,6 +149,26 @@ def layouts_that_nccl_takes() -> None:
     dist.all_to_all(found, sent)
     assert [each.unique().tolist() for each in found] == [[i + 3 * rank] for i in range(3)]
 
+    if rank < 2:
+        message = torch.arange(8.0, device="cuda").view(2, 4).t() * (rank == 0)
+        dist.send(message, 1) if rank == 0 else dist.recv(message, 0)
+        assert message.tolist() == torch.arange(8.0).view(2, 4).t().tolist()
+
+
+def a_message_with_gaps(side: str) -> None:
+    gaps, whole = torch.ones(4, 4, device="cuda")[:, ::2], torch.ones(4, 2, device="cuda")
+    if rank == 0:
+        dist.send(gaps if side == "send" else whole, 1)
+    elif rank == 1:
+        dist.recv(gaps if side == "recv" else whole, 0)
+
+
+def a_message_of_another_layout() -> None:
+    if rank == 0:
+        dist.send(torch.ones(2, 4, device="cuda").t(), 1)
+    elif rank == 1:
+        dist.recv(torch.ones(4, 2, device="cuda"), 0)
+
 
 def a_message_of_the_host() -> None:
     dist.send(x.cpu(), (rank + 1) % 3)

@@ -13,7 +13,10 @@ from kernbench import dtypes, ops  # noqa: E402
 from kernbench.errors import MachineError  # noqa: E402
 from kernbench.hardware import changed_machine, load_machine  # noqa: E402
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
-from kernbench.torch_bridge.base.refusals import UnsupportedTorchError  # noqa: E402
+from kernbench.torch_bridge.base.refusals import (  # noqa: E402
+    RefusedOperandsError,
+    UnsupportedTorchError,
+)
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 
@@ -100,3 +103,57 @@ def test_a_machine_without_fp8_says_so_where_it_is_asked_for(tmp_path: Path) -> 
             "torch._scaled_mm(a, a.t(), one, one, out_dtype=torch.bfloat16)",
             machine="a100-sxm-80g",
         )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "named"),
+    [
+        ((16, 32, 32), r"self.size\(0\) needs to be greater than 16, but got 16; pad the rows"),
+        ((17, 12, 32), r"self.size\(1\) needs to be .* a multiple of 8, but got 12"),
+        ((17, 32, 12), r"mat2.size\(1\) needs to be .* a multiple of 8, but got 12"),
+        ((17, 32, 24), ""),
+    ],
+)
+def test_integers_are_multiplied_in_sizes_that_a_gpu_takes(
+    sizes: tuple[int, int, int], named: str, tmp_path: Path
+) -> None:
+    m, k, n = sizes
+    source = (
+        f"a, b = torch.ones({m}, {k}).to(torch.int8), torch.ones({k}, {n}).to(torch.int8)\n"
+        # On the host there is no such rule.
+        "expected = torch._int_mm(a, b)\n"
+        "assert torch._int_mm(a.cuda(), b.cuda()).cpu().equal(expected)"
+    )
+    if not named:
+        run(tmp_path, source, machine="h100-sxm")
+        return
+    with pytest.raises(RefusedOperandsError, match=named):
+        run(tmp_path, source, machine="h100-sxm")
+
+
+@pytest.mark.parametrize(
+    ("operands", "machine", "named"),
+    [
+        ("a, b", "h100-sxm", r"mat2 must be col_major, got stride \(32, 1\).*pass mat2.t\(\)"),
+        ("a.t(), b.t()", "h100-sxm", r"self must be row_major, got stride \(1, 32\)"),
+        ("a[:, :24], b[:, :24].t()", "h100-sxm", r"mat1 shape: \(32x24\)"),
+        ("a, b[:24].t()", "h100-sxm", r"mat2 shape \(32x24\) must be divisible by 16"),
+        ("a, b", "rtx-5090", "mat2 must be col_major"),
+        # Its library takes all layouts.
+        ("a, b", "b200", ""),
+        ("a, b.t()", "h100-sxm", ""),
+    ],
+)
+def test_scaled_operands_lie_as_the_library_of_the_gpu_wants(
+    operands: str, machine: str, named: str, tmp_path: Path
+) -> None:
+    source = (
+        "one = torch.ones((), device='cuda')\n"
+        "a, b = (torch.ones(32, 32, device='cuda').to(torch.float8_e4m3fn) for _ in range(2))\n"
+        f"torch._scaled_mm({operands}, one, one, out_dtype=torch.bfloat16)"
+    )
+    if not named:
+        run(tmp_path, source, machine=machine)
+        return
+    with pytest.raises(RefusedOperandsError, match=named):
+        run(tmp_path, source, machine=machine)

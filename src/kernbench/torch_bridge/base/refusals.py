@@ -17,6 +17,10 @@ class MixedDevicesError(KernbenchError, RuntimeError):
     """An operation got tensors of several devices, or of the host and of a device."""
 
 
+class RefusedOperandsError(KernbenchError, RuntimeError):
+    """An operation got operands that kernels of a GPU do not take."""
+
+
 class CaptureError(KernbenchError, RuntimeError):
     """A program asks a CUDA graph for what CUDA refuses, or does what a capture does not permit."""
 

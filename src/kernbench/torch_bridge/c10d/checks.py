@@ -80,6 +80,36 @@ def check_contiguous(op: str, tensors: Sequence[Tensor]) -> None:
         )
 
 
+def check_dense(op: str, tensors: Sequence[Tensor]) -> None:
+    """Refuse tensors between whose elements there are others: a message would have those.
+
+    PyTorch lets them pass, and NCCL moves as many elements as the tensor has from its first one on.
+
+    Raises:
+        UsageError: One is such a tensor.
+
+    Source: ``check_gpu_single_tensor(tensor, p2p=true)`` and ``ProcessGroupNCCL::send``.
+    """
+    for tensor in tensors:
+        if tensor.layout is torch.strided and not _is_dense(tensor):
+            raise UsageError(
+                f"{op}: NCCL moves the {tensor.numel()} elements that follow each other in memory "
+                f"from the first one of {_shown(tensor)} on, but the tensor's own have strides "
+                f"{tensor.stride()}; call .contiguous() first"
+            )
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Return whether a tensor's elements, in some order of its dims, follow each other."""
+    expected = 1
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if step != expected:
+                return False
+            expected *= size
+    return True
+
+
 def check_own(op: str, outputs: Sequence[Tensor], given: Tensor, position: int) -> None:
     """Refuse outputs in which the tensor at the rank's own position does not match its input.
 

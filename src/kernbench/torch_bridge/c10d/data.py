@@ -137,5 +137,25 @@ def send(inputs: Lists, outputs: Lists) -> None:
         target.copy_(source)
 
 
+def send_memory(inputs: Lists, outputs: Lists) -> None:
+    """Copy as :func:`send` does, between tensors whose elements lie in one order.
+
+    Raises:
+        RuntimeError: They do not: what moves memory would bring them into another order.
+    """
+    for target, source in zip(outputs[1], inputs[0], strict=True):
+        steps, others = (
+            [step for step, size in zip(each.stride(), each.shape, strict=True) if size > 1]
+            for each in (source, target)
+        )
+        if steps != others:
+            raise RuntimeError(
+                f"NCCL moves memory as it lies, so the receiver (strides {target.stride()}) gets "
+                f"the sender's elements (strides {source.stride()}) in another order; give both "
+                "tensors one layout, by .contiguous()"
+            )
+    send(inputs, outputs)
+
+
 def nothing(_: Lists, __: Lists) -> None:
     """A barrier moves no data."""

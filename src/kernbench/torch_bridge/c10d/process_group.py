@@ -29,6 +29,7 @@ from kernbench.torch_bridge.c10d.calls import (
 from kernbench.torch_bridge.c10d.checks import (
     check_contiguous,
     check_count,
+    check_dense,
     check_list,
     check_own,
     check_position,
@@ -69,6 +70,7 @@ class SimulatedGroup(dist.ProcessGroup):
     supports_splitting = False
     supports_coalescing = True
     supports_time_estimate = False
+    _sends: data.Compute = staticmethod(data.send)
 
     def __init__(self, store: Any, rank: int, size: int, options: Any = None, *_: Any) -> None:
         super().__init__(rank, size)
@@ -380,7 +382,7 @@ class SimulatedGroup(dist.ProcessGroup):
             called += f" with tag {tag}"
         asked = signature("send_recv", tensors, _numel(tensors))
         inputs, outputs = (tensors, []) if is_sender else ([], tensors)
-        call = Call(asked, inputs, outputs, data.send, called=called)
+        call = Call(asked, inputs, outputs, self._sends, called=called)
         self._check_owner(call)
         work = post_pair(members, ends, tag, call, self._serves_host())
         if self._together is not None:
@@ -407,6 +409,11 @@ class NcclGroup(SimulatedGroup):
     default_timeout = timedelta(minutes=10)
     device_types = ("cuda",)
     Options = Options
+    _sends = staticmethod(data.send_memory)
+
+    def _pair(self, side: str, tensors: list[Tensor], peer: int, tag: int) -> CollectiveWork:
+        check_dense(side, tensors)
+        return super()._pair(side, tensors, peer, tag)
 
     def _post(self, call: Call) -> CollectiveWork:
         op, inputs, outputs = call.signature.op, call.inputs, call.outputs

@@ -23,7 +23,7 @@ import torch.compiler.config
 from torch.utils._python_dispatch import _disable_current_modes
 
 import kernbench
-from kernbench.errors import UnsupportedOpError, UsageError, nearest
+from kernbench.errors import KernbenchError, UnsupportedOpError, UsageError, nearest
 from kernbench.logs import logger
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.compiler import (
@@ -34,6 +34,7 @@ from kernbench.torch_bridge.compiler import (
     guards,
     interface,
     kept,
+    source_lines,
     traced,
     trials,
     wrappers,
@@ -105,6 +106,7 @@ class Compiler:
         self._is_imported = self._is_there = False
         self.views = Views(patches, environ.plain, environ.of_processes)
         self._numbering = Numbering()
+        self._lines = source_lines.SourceLines()
 
     def compile(self, model: Any = None, **options: Any) -> Any:
         """``torch.compile``: PyTorch's own, behind the first import of the compiler."""
@@ -175,6 +177,7 @@ class Compiler:
         self._compile_kernels()
         self._enter()
         graph_calls.install(patches, views)
+        self._lines.install(patches)
         self._leave_untraced(trace_rules)
 
     def _let_functions_differ(self) -> None:
@@ -193,7 +196,7 @@ class Compiler:
         patches.set(triton_helpers, "set_driver_to_gpu", lambda: None)
         patches.set(triton_heuristics, "GPUTarget", lambda *args: target)
         tuner = triton_heuristics.CachingAutotuner
-        patches.set(tuner, "run", unseen(_with_advice(tuner.run)))
+        patches.set(tuner, "run", unseen(_with_advice(tuner.run, self._lines)))
         # Libraries of a GPU's compiler; kernbench's kernels have none.
         if hasattr(torch.utils._triton, "_extern_libs_key"):
             patches.set(torch.utils._triton, "_extern_libs_key", lambda *args: "")
@@ -313,8 +316,11 @@ def _log_compiled(args: tuple[Any, ...], taken_s: float) -> None:
     _LOG.info("torch.compile: %s in %.1f s", names[0] if names else "a graph", taken_s)
 
 
-def _with_advice(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a launch of what Inductor wrote, or copied, which says what to do if it cannot run."""
+def _with_advice(run: Callable[..., Any], lines: source_lines.SourceLines) -> Callable[..., Any]:
+    """Return a launch of what Inductor wrote, or copied, that says more about its errors.
+
+    That is what to do where it cannot run, and else the lines of the program that it computes.
+    """
 
     @functools.wraps(run)
     def launch(*args: Any, **kwargs: Any) -> Any:
@@ -322,6 +328,10 @@ def _with_advice(run: Callable[..., Any]) -> Callable[..., Any]:
             return run(*args, **kwargs)
         except UnsupportedOpError as error:
             error.add_note(_AT_LAUNCH)
+            raise
+        except KernbenchError as error:
+            if computed := lines.of_launch():
+                error.add_note(f"the kernel computes {computed}")
             raise
 
     return launch

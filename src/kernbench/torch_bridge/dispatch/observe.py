@@ -15,7 +15,7 @@ from kernbench.torch_bridge.base.direct import KnownCall, execute_first
 from kernbench.torch_bridge.base.modes import Mode
 from kernbench.torch_bridge.base.operations import PLAIN, Operation, describe, holds_memory
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
-from kernbench.torch_bridge.costs import num_bytes
+from kernbench.torch_bridge.costs import check_operands, num_bytes
 from kernbench.torch_bridge.device.pinned import pinned
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
 from kernbench.torch_bridge.device.streams import refuse_in_capture
@@ -82,6 +82,7 @@ class Observer(Mode):
         self._place = process.session.place
         self._devices = process.session.devices
         run = process.session.run
+        self._spec = run.machine.spec
         self._is_checked = run.has_data and run.sanitizer is not None
         self.price(process.precision or overridden(Float32(), os.environ))
 
@@ -174,6 +175,7 @@ class Observer(Mode):
     ) -> Any:
         """Execute the first call of a plain operation with this key, and keep its time."""
         call, name, sip_id = operation.call, operation.name, key[1]
+        check_operands(func, args, self._spec)
         try:
             result, call = execute_first(func, operation, args, kwargs)
         except NotImplementedError as error:
@@ -310,6 +312,7 @@ class Observer(Mode):
         self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]
     ) -> tuple[Any, Known | None]:
         """Let PyTorch execute an operation, or only compute the shapes of its results."""
+        check_operands(func, args, self._spec)
         EXECUTING.depth += 1
         try:
             if self._shapes is not None:
