@@ -127,7 +127,8 @@ class AllocationLog:
     """The allocations of a run, in order.
 
     They are kept as plain values, a few objects for what is allocated now, and become objects when
-    they are read: until then Python's search for garbage has nothing to look at.
+    they are read: until then Python's search for garbage has nothing to look at. A recorder of many
+    appends to the log's own lists, as :meth:`began_at` and :meth:`ended` do.
     """
 
     def __init__(self, read: Callable[[], list[Sequence[Any]]] | None = None) -> None:
@@ -137,14 +138,14 @@ class AllocationLog:
         self.next_event = count().__next__
         """Returns the number of the next event. Python may free memory at any moment, also while
         another event is being noted."""
-        self._begins: list[Any] = []
+        self.plain_begins: list[Any] = []
         """Eight values for each allocation, in order: numbers, then the tensor as a buffer's label
         or as name, shape and dtype, then the place as module, file and line: one object for all
         that is allocated there."""
-        self._ends: list[Any] = []
+        self.plain_ends: list[Any] = []
         """Six values for each free: begin, end and its time, phase, name, module."""
         self._places: dict[Place, Place] = {}
-        self._live: dict[int, LiveAllocation] = {}
+        self.live: dict[int, LiveAllocation] = {}
         """What is allocated now, by begin."""
         self._read = read
         self._entries: list[Allocation] | None = []
@@ -187,8 +188,10 @@ class AllocationLog:
         The place is best one object for all that is allocated there.
         """
         begin = self.next_event()
-        self._begins.extend((rank, sip_id, size_bytes, asked_bytes, begin, begin_ps, tensor, place))
-        made = self._live[begin] = LiveAllocation()
+        self.plain_begins.extend(
+            (rank, sip_id, size_bytes, asked_bytes, begin, begin_ps, tensor, place)
+        )
+        made = self.live[begin] = LiveAllocation()
         made.begin = begin
         if self.on_event is not None:
             self.on_event(begin)
@@ -198,10 +201,10 @@ class AllocationLog:
         """Note that memory is freed."""
         begin = allocation.begin
         allocation.end = end = self.next_event()
-        self._ends.extend(
+        self.plain_ends.extend(
             (begin, end, end_ps, allocation.phase, allocation.name, allocation.module)
         )
-        del self._live[begin]
+        del self.live[begin]
         if self.on_event is not None:
             self.on_event(end)
 
@@ -227,18 +230,18 @@ class AllocationLog:
         """Return the fields of all allocations, in the order of :data:`FIELDS`."""
         if self._read is not None:
             self._columns, self._read, self._entries = self._read(), None, None
-        live = [(each.begin, each.phase, each.name, each.module) for each in self._live.values()]
-        state = (len(self._begins), len(self._ends), live)
-        if self._begins and state != self._state:
+        live = [(each.begin, each.phase, each.name, each.module) for each in self.live.values()]
+        state = (len(self.plain_begins), len(self.plain_ends), live)
+        if self.plain_begins and state != self._state:
             self._state, self._entries = state, None
             self._columns = self._columns_now(live)
         return self._columns
 
     def _columns_now(self, live: Sequence[tuple[int, Phase, str, Any]]) -> list[Sequence[Any]]:
         width = len(_AT_BEGIN)
-        ends = list(self._ends)  # Python may free something meanwhile
+        ends = list(self.plain_ends)  # Python may free something meanwhile
         found: dict[str, Any] = {
-            name: self._begins[place::width] for place, name in enumerate(_AT_BEGIN)
+            name: self.plain_begins[place::width] for place, name in enumerate(_AT_BEGIN)
         }
         for name in _NUMBERS:
             found[name] = np.array(found[name], np.int64)

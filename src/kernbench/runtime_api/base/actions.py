@@ -135,7 +135,7 @@ class Keeper:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._actors: dict[Rank | None, _Acting] = {None: _Acting(0, 0)}
+        self.actors: dict[Rank | None, _Acting] = {None: _Acting(0, 0)}
         self._works: dict[Hashable, int] = {}
         self._described: list[dict[str, Any]] = []
         self._texts: dict[Any, int] = {}
@@ -164,7 +164,9 @@ class Keeper:
         """Makes the host of a rank, for a run and its number, where a host runs ahead."""
         self.refused: dict[str, None] = {}
         """Why it cannot be done again."""
-        self._memory_events: list[int] = []
+        self.memory_events: list[int] = []
+        """Three values for an event of memory: its number, the actor at work, how many actions it
+        has behind it."""
         self.asked = Counter[str]()
         """How often the program has looked at what depends on time or on the machine."""
 
@@ -172,7 +174,7 @@ class Keeper:
     def actor(self) -> _Acting:
         """Whose code runs now."""
         running = self._simulation.running
-        found = self._actors.get(running)
+        found = self.actors.get(running)
         if found is None:
             assert running is not None
             found = self.add_actor(running)
@@ -180,13 +182,13 @@ class Keeper:
 
     def add_actor(self, rank: Rank) -> _Acting:
         """Return the actor of a rank that has just been started."""
-        found = self._actors[rank] = _Acting(len(self._actors), rank.rank_id)
+        found = self.actors[rank] = _Acting(len(self.actors), rank.rank_id)
         return found
 
     def memory_event(self, number: int) -> None:
         """Note where among the actions memory is allocated or freed."""
-        actor = self._actors.get(self._simulation.running) or self.actor
-        self._memory_events.extend((number, actor.number, len(actor.values) >> 2))
+        actor = self.actors.get(self._simulation.running) or self.actor
+        self.memory_events.extend((number, actor.number, len(actor.values) >> 2))
 
     def put(self, action: int, a: int = 0, b: int = 0, c: int = 0) -> None:
         """Note an action of whoever's code runs."""
@@ -194,7 +196,7 @@ class Keeper:
 
     def makes(self, handle: Handle, action: int, a: int = 0, b: int = 0, c: int = 0) -> None:
         """Note an action that makes a handle, for which others may wait."""
-        actor = self._actors.get(self._simulation.running) or self.actor
+        actor = self.actors.get(self._simulation.running) or self.actor
         handle.made_by = (actor.number, len(actor.values) >> 2)
         actor.put((action, a, b, c))
 
@@ -244,7 +246,7 @@ class Keeper:
         ``describe`` is called with this and the parts of the key.
         """
         # Of all actions the most frequent one: without calls for what is known.
-        actor = self._actors.get(self._simulation.running) or self.actor
+        actor = self.actors.get(self._simulation.running) or self.actor
         if actor.sip_id != sip_id:
             self.is_on(sip_id)
         work = self._works.get(key)
@@ -324,7 +326,7 @@ class Keeper:
     def spawns(self, spawn: Any, ranks: Sequence[Rank], number: int) -> None:
         """Note that ranks were started together."""
         starter = self.actor
-        first = len(self._actors)
+        first = len(self.actors)
         for rank in ranks:
             self.add_actor(rank)
         self._spawns[spawn] = len(self._spawns)
@@ -436,10 +438,10 @@ class Keeper:
                 "refused": list(self.refused),
                 "asked": dict(self.asked),
             },
-            [Actor(each.number, each.rank, each.values) for each in self._actors.values()],
+            [Actor(each.number, each.rank, each.values) for each in self.actors.values()],
             None
             if log.allocations is None
-            else np.array(self._memory_events, np.int64).reshape(-1, 3),
+            else np.array(self.memory_events, np.int64).reshape(-1, 3),
         )
 
     def _find_templates(self, log: OpLog) -> None:

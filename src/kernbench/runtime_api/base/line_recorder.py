@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from kernbench.clock import UserSite
-    from kernbench.memory import Buffer, LiveAllocation
+    from kernbench.memory import Buffer, LiveAllocation, Place
     from kernbench.op_log import OpLog, Site
     from kernbench.runtime_api.base.recorder import Recorder
 
@@ -40,13 +40,15 @@ class LineRecorder:
         """The number of the line that has launched something last."""
         self.made: LiveAllocation | None = None
         """The result that an operation has allocated since the last span."""
-        self.made_at: tuple[str, str, int] = ("", *UNKNOWN_SITE)
+        self.made_at: Place = ("", *UNKNOWN_SITE)
         """Where it has: in which layers, file and line."""
         self.known = _NOWHERE
         """The number of the next span's line, where that is known."""
         self.find: Callable[[FrameType | None], int] = self.innermost
         """Returns the number of the line of the program that runs, from a frame on."""
         self._numbers = {site: number for number, site in enumerate(lines.sites)}
+        self._of_places: dict[Place, int] = {}
+        """The same, by where results are allocated."""
         self._places: dict[tuple[int, int], int] = {}
         """Numbers by the identity of code, whose own hash is slow, and instruction: which line that
         is would have to be counted from the beginning of its function."""
@@ -79,7 +81,8 @@ class LineRecorder:
             self.made = None
             for each in buffers:
                 if each.allocation is made:
-                    return self._number_of(self.made_at[1:])
+                    place = self.made_at
+                    return self._of_places.get(place) or self._of_place(place)
         return _NOWHERE
 
     def launched(self, first: int, callers: list[int]) -> None:
@@ -110,6 +113,10 @@ class LineRecorder:
             self._kept[id(code)] = code
             site = (code.co_filename, frame.f_lineno)
             found = self._places[place] = self._number_of(site)
+        return found
+
+    def _of_place(self, place: Place) -> int:
+        found = self._of_places[place] = self._number_of(place[1:])
         return found
 
     def _number_of(self, site: Site) -> int:

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernbench.clock import is_of_program
+from kernbench.memory import LiveAllocation
 from kernbench.op_log import UNKNOWN_SITE
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from kernbench.clock import Simulation
-    from kernbench.memory import AllocationLog, Buffer, LiveAllocation, Place
+    from kernbench.memory import AllocationLog, Buffer, Place
+    from kernbench.runtime_api.base.actions import Keeper
     from kernbench.runtime_api.base.line_recorder import LineRecorder
     from kernbench.runtime_api.base.rank_state import RankState
 
@@ -43,7 +45,11 @@ def makes_results(function: _Maker) -> _Maker:
 
 
 class MemoryRecorder:
-    """Writes a run's allocations to its log."""
+    """Writes a run's allocations to its log.
+
+    It appends to the log's own lists, and to those of the keeper of the run's actions: their own
+    methods would cost each launch four more calls.
+    """
 
     def __init__(
         self,
@@ -52,12 +58,17 @@ class MemoryRecorder:
         main: RankState,
         lines: LineRecorder | None = None,
     ) -> None:
-        self._log = log
+        self.keeper: Keeper | None = None
+        """Notes where among the actions memory is allocated or freed, where actions are kept."""
         self._lines = lines
         self._simulation = simulation
         self._env = simulation.env
         self._main = main
         self._find = _Places().find
+        self._next_event = log.next_event
+        self._live = log.live
+        self._put_begin = log.plain_begins.extend
+        self._put_end = log.plain_ends.extend
 
     def allocated(self, buffer: Buffer, size_bytes: int) -> None:
         """Note a new buffer, which takes up some bytes."""
@@ -66,20 +77,36 @@ class MemoryRecorder:
             is_result = frame.f_code is _Known.maker
         except ValueError:  # a stack that is not as deep
             is_result = False
-        place = self._find(frame if is_result else sys._getframe(2))
+        place = self._find(frame.f_back if is_result else sys._getframe(2))
         running = self._simulation.running
         state = self._main if running is None else running.local
-        buffer.allocation = made = self._log.began_at(
-            state.rank, buffer.sip_id, size_bytes, buffer.size_bytes, self._env.now_ps,
-            buffer.label, place,
+        begin = self._next_event()
+        self._put_begin(
+            (state.rank, buffer.sip_id, size_bytes, buffer.size_bytes, begin, self._env.now_ps,
+             buffer.label, place)
         )  # fmt: skip
-        if is_result and self._lines is not None:
-            self._lines.made = made
-            self._lines.made_at = place
+        buffer.allocation = made = self._live[begin] = LiveAllocation()
+        made.begin = begin
+        keeper = self.keeper
+        if keeper is not None:
+            actor = keeper.actors.get(running) or keeper.actor
+            keeper.memory_events += (begin, actor.number, len(actor.values) >> 2)
+        lines = self._lines
+        if is_result and lines is not None:
+            lines.made, lines.made_at = made, place
 
     def freed(self, allocation: LiveAllocation) -> None:
         """Note that memory is free again."""
-        self._log.ended(allocation, self._env.now_ps)
+        begin, end = allocation.begin, self._next_event()
+        allocation.end = end
+        self._put_end(
+            (begin, end, self._env.now_ps, allocation.phase, allocation.name, allocation.module)
+        )
+        del self._live[begin]
+        keeper = self.keeper
+        if keeper is not None:
+            actor = keeper.actors.get(self._simulation.running) or keeper.actor
+            keeper.memory_events += (end, actor.number, len(actor.values) >> 2)
 
 
 class _Places:

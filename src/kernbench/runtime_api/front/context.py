@@ -218,6 +218,8 @@ class RuntimeContext(TorchNames):
             self.run.keeper.about["tf32"] = self.launcher.engine.tf32
             if self.op_log.allocations is not None:
                 self.op_log.allocations.on_event = self.run.keeper.memory_event
+            if self.run.devices.memory_recorder is not None:
+                self.run.devices.memory_recorder.keeper = self.run.keeper
 
     def wait(self, handle: Handle) -> None:
         """Block the current rank until ``handle`` has ended, and raise its error if it failed.
