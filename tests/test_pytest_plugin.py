@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -15,29 +14,15 @@ import pytest
 
 import kernbench
 from kernbench import errors
+from tests.forked import run_forked
 from tests.programs import PROGRAMS
 
 
 def session(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     shutil.copy(PROGRAMS / "checked_tests.py", folder / "test_it.py")
     kept = {name: value for name, value in os.environ.items() if name != "KERNBENCH_CHECK"}
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "kernbench.pytest_plugin",
-            "-rf",
-            "--strict-markers",
-        ],
-        cwd=folder,
-        env={**kept, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    command = ("pytest", "-p", "kernbench.pytest_plugin", "-rf", "--strict-markers")
+    return run_forked(*command, cwd=folder, env={**kept, **environment})
 
 
 @pytest.mark.slow
@@ -97,18 +82,12 @@ def test_times_of_tests_are_kept_and_compared(tmp_path: Path) -> None:
     kept = tmp_path / "kernbench-times" / "test_timed.json"
 
     def run(*options: str, **environment: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "kernbench.pytest_plugin", "-q", *options],
-            cwd=tmp_path,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        command = ("pytest", "-p", "kernbench.pytest_plugin", "-q", *options)
+        done = run_forked(*command, cwd=tmp_path, env={**os.environ, **environment})
         return done.returncode, done.stdout
 
-    status, out = run()
+    # Of one test, where the programs that the other starts show nothing more.
+    status, out = run("-k", "test_kept")
     assert status == 1
     assert "no time is kept for test_kept once in" in out
     assert not kept.exists()
@@ -119,11 +98,11 @@ def test_times_of_tests_are_kept_and_compared(tmp_path: Path) -> None:
         "test_kept once",
     ]
     assert run()[0] == 0
-    status, out = run(SIZE="8388608")
+    status, out = run("-k", "test_kept", SIZE="8388608")
     assert status == 1
     assert "us are kept (+" in out
     assert ", allowed 0.00%): mul " in out
     kept.write_text("[]")
-    status, out = run()
+    status, out = run("-k", "test_kept")
     assert status == 1
     assert "holds no kept times" in out

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from kernbench.cli.programs.bench_file import known_benches
+from tests.forked import BENCHES, PYTORCH, run_forked
 from tests.programs import PROGRAMS
 
 
 def kernbench_run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     shutil.copy(PROGRAMS / "racing_bench.py", folder / "bench.py")
-    return subprocess.run(
-        [sys.executable, "-m", "kernbench", "run", "bench.py", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_forked("kernbench", "run", "bench.py", *arguments, cwd=folder)
 
 
 @pytest.mark.adr("0020-D1")
@@ -42,15 +35,10 @@ def test_a_race_that_nobody_reads_is_found_with_check_only(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.adr("0108-D1")
 def test_every_command_that_checks_takes_what_to_allow() -> None:
-    def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "kernbench", *arguments],
-            cwd=PROGRAMS,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+    def command(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        # A script imports PyTorch itself.
+        imports = PYTORCH if name == "torchrun" else BENCHES
+        return run_forked("kernbench", name, *arguments, imports=imports, cwd=PROGRAMS)
 
     for name, *file in (
         ("run", "masked_bench.py"),
@@ -88,12 +76,6 @@ FEWER = {"oneshot_allreduce": ("-p", "sizes_kib=1,64"), "tp_mlp": ("-p", "iterat
 @pytest.mark.slow
 @pytest.mark.parametrize("bench", known_benches())
 def test_shipped_benches_are_clean_under_check(bench: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "kernbench", "run", bench, *FEWER.get(bench, ()), "--check-nan"],
-        cwd=PROGRAMS,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    arguments = ["run", bench, *FEWER.get(bench, ()), "--check-nan"]
+    done = run_forked("kernbench", *arguments, cwd=PROGRAMS, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 
 from kernbench.cli.app import app
 from kernbench.cli.console.streams import readers_may_leave
+from tests.forked import PYTORCH, run_forked
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = (
@@ -52,7 +53,9 @@ PAGES = [
 
 BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# (?P<name>[\w-]+\.(?:py|yaml))\n")
-PLAIN = re.compile(r"kernbench (?P<kernbench>[^|;>&$]+?)( \| (?P<end>head|tail) -(?P<count>\d+))?")
+PLAIN = re.compile(
+    r"kernbench (?P<kernbench>[^|;>&$]+?)( \| (?P<end>(grep|head|sed|tail) ('[^']*'|[^|;>&$'])+))?"
+)
 WALL_TIME = re.compile(r"simulated in [0-9.]+ s")
 QUIETLY = {"COLUMNS": "80", "KERNBENCH_CHECK": "0"}
 """As a user has it, who does not run under pytest."""
@@ -94,10 +97,12 @@ def output_of(body: str, folder: Path, is_alone: bool) -> str:
     for command in (line[2:] for line in body.splitlines() if line.startswith("$ ")):
         done = MAKE_DEMO if command.partition("#")[0].strip() == "make demo" else command
         plain = PLAIN.fullmatch(done)
-        if plain is None or is_alone:
+        if plain is None:
             printed = run_shell(done, folder)
+        elif is_alone:
+            printed = run_alone(plain["kernbench"], shlex.split(plain["end"] or "cat"), folder)
         elif plain["end"]:
-            printed = run_piped(plain["kernbench"], [plain["end"], f"-{plain['count']}"], folder)
+            printed = run_piped(plain["kernbench"], shlex.split(plain["end"]), folder)
         else:
             printed = run_here(plain["kernbench"], folder)
         shown = [line.rstrip() for line in printed.splitlines()]
@@ -123,7 +128,7 @@ def run_here(arguments: str, folder: Path) -> str:
 
 
 def run_piped(arguments: str, end: list[str], folder: Path) -> str:
-    """Return what the other end of a pipe prints, and then what went to stderr."""
+    """Return what went to stderr, then what the other end of a pipe prints, which gets all last."""
     err = io.StringIO()
     with (
         inside(folder),
@@ -142,7 +147,16 @@ def run_piped(arguments: str, end: list[str], folder: Path) -> str:
             ):
                 app(shlex.split(arguments))
             assert not status.value.code, err.getvalue()
-        return process.stdout.read().decode() + err.getvalue()
+        return err.getvalue() + process.stdout.read().decode()
+
+
+def run_alone(arguments: str, end: list[str], folder: Path) -> str:
+    """Return what the other end of a pipe prints where no other program has run before."""
+    command = ["kernbench", *shlex.split(arguments)]
+    done = run_forked(*command, imports=PYTORCH, cwd=folder, env=os.environ | QUIETLY)
+    assert not done.returncode, done.stderr
+    shown = subprocess.run(end, input=done.stdout, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stderr + shown.stdout
 
 
 def run_shell(command: str, folder: Path) -> str:

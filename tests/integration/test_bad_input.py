@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import triton.language as tl
 
 import kernbench
 from kernbench import errors
+from tests.forked import run_forked
 
 
 @triton.jit
@@ -173,14 +173,7 @@ def run(torch, size: int = 4, wrong: bool = False):
 
 
 def kernbench_run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kernbench", "run", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_forked("kernbench", "run", *arguments, cwd=cwd)
 
 
 @pytest.mark.slow

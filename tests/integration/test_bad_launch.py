@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 
 import kernbench
 from kernbench import errors
+from tests.forked import run_forked
 from tests.programs import PROGRAMS
 
 
@@ -209,10 +209,7 @@ def test_any_launch_works_or_raises_an_error_of_ours(
 
 def run_bench(given: str) -> subprocess.CompletedProcess[str]:
     program = str(PROGRAMS / "bad_launches.py")
-    return subprocess.run(
-        [sys.executable, "-m", "kernbench", "run", program, "--param", f"given={given}"],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    return run_forked("kernbench", "run", program, "--param", f"given={given}")
 
 
 def test_a_numpy_array_in_a_plain_launch_is_told_what_to_do() -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.forked import PYTORCH, run_forked
+
 pytest.importorskip("torch")
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -19,12 +21,23 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 
 def run_compiled(tmp_path: Path, *args: Any, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a program as ``start_compiled`` starts it, to its end."""
-    with start_compiled(tmp_path, *args, **options) as process:
-        said, error = process.communicate()
-    return subprocess.CompletedProcess(process.args, process.returncode, said, error)
+    command, environment = compiled_command(tmp_path, *args, **options)
+    return run_forked(*command, env=environment, imports=PYTORCH, timeout=300)
 
 
-def start_compiled(
+def start_compiled(tmp_path: Path, *args: Any, **options: Any) -> subprocess.Popen[str]:
+    """Start a program in a process of its own, as the compiler stays in one that imports it."""
+    command, environment = compiled_command(tmp_path, *args, **options)
+    return subprocess.Popen(
+        [sys.executable, "-m", *command],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def compiled_command(
     tmp_path: Path,
     program: str,
     *options: str,
@@ -32,22 +45,15 @@ def start_compiled(
     machine: str = "h100-sxm",
     args: Sequence[str] = (),
     **environment: str,
-) -> subprocess.Popen[str]:
-    """Start a program in a process of its own, as the compiler stays in one that imports it."""
-    command = [sys.executable, "-m", "kernbench", "torchrun", "--machine", machine, *options]
-    return subprocess.Popen(
-        [*command, str(PROGRAMS / program), *args],
-        env=os.environ
-        | {
-            "KERNBENCH_COMPILE": compiler,
-            "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
-            "OMP_NUM_THREADS": "1",
-        }
-        | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command that runs a program which compiles, and its environment."""
+    command = ["kernbench", "torchrun", "--machine", machine, *options]
+    kept = {
+        "KERNBENCH_COMPILE": compiler,
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+        "OMP_NUM_THREADS": "1",
+    }
+    return [*command, str(PROGRAMS / program), *args], os.environ | kept | environment
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from importlib.resources import files
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from kernbench.runtime_api import (
 )
 from kernbench.saved import load_run
 from kernbench.torch_bridge import run_torchrun
+from tests.forked import PYTORCH, run_forked
 from tests.retime.retiming import assert_same, retime, save
 from tests.torch_bridge.running import PROGRAMS, simulated
 
@@ -224,13 +224,8 @@ def test_a_report_is_of_the_ranks_that_ran() -> None:
 
 
 def on_command_line(case: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kernbench", "torchrun", "--nproc-per-node", "4", *options]
-    return subprocess.run(
-        [*command, "--machine", "ahbm:4", str(PROGRAM), case],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["kernbench", "torchrun", "--nproc-per-node", "4", *options]
+    return run_forked(*command, "--machine", "ahbm:4", str(PROGRAM), case, imports=PYTORCH)
 
 
 @pytest.mark.slow
