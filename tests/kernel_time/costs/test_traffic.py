@@ -11,12 +11,13 @@ from kernbench.commands import (
     DmaRead,
     DmaWrite,
     KernelTrace,
+    Loop,
     Predicate,
     Tile,
 )
 from kernbench.dtypes import float16
 from kernbench.kernel_time import schedule_kernel
-from tests.kernel_time.kernel_traces import access, machine_with, trace_of
+from tests.kernel_time.kernel_traces import ROW, access, machine_with, trace_of
 
 BURST, PES = 64, 32
 """Of ahbm, whose cache takes what these launches move."""
@@ -99,3 +100,44 @@ def test_each_program_asks_the_cache_for_its_bursts() -> None:
     bursts_ps = 8 * GROUPS * 4096 * BURST * 1000 // 100
     assert wide.duration_ps == pytest.approx(2 * bursts_ps, rel=0.02)
     assert narrow.duration_ps == pytest.approx((1 + 1 / 16) * bursts_ps, rel=0.02)
+
+
+@pytest.mark.adr("0202-D4")
+@settings(max_examples=40, deadline=None)
+@given(
+    programs=st.integers(1, PES),
+    elements=st.sampled_from([32, 64, 256]),
+    shifts=st.lists(st.integers(0, 300), min_size=1, max_size=4),
+    every=st.integers(1, 3),
+    is_looped=st.booleans(),
+)
+def test_loads_of_the_same_bursts_move_them_once(
+    programs: int, elements: int, shifts: list[int], every: int, is_looped: bool
+) -> None:
+    """Neighbours of each element, of which a mask may hold one in two or three."""
+    at = float16.itemsize * elements * np.arange(programs)
+    across = float16.itemsize * np.arange(elements)
+    body: list[Command] = []
+    for slot, shift in enumerate(shifts):
+        held = np.arange(elements) % every == 0
+        mask = Predicate((elements,), {(ROW,): held} if every > 1 else {})
+        terms = {"P": at + float16.itemsize * shift, "R": across}
+        source = access(0, (elements,), float16, **terms)
+        body.append(DmaRead(Tile(slot, (elements,), float16), source, mask, None, UNKNOWN_LINE))
+    if is_looped:
+        body = [Loop(0, 3, tuple(body), (), 1, UNKNOWN_LINE)]
+    template = schedule_kernel(trace_of((list(range(programs)), tuple(body))), machine_with(), 0)
+    by_load = [
+        np.unique((at[:, None] + float16.itemsize * shift + across[::every]) // BURST)
+        for shift in shifts
+    ]
+    once = len(np.unique(np.concatenate(by_load)))
+    alone = [
+        schedule_kernel(trace_of((list(range(programs)), (each,))), machine_with(), 0).hbm_bytes
+        for each in (body[0].body if isinstance(body[0], Loop) else body)
+    ]
+    expected = sum(alone) * once / sum(map(len, by_load)) * (3 if is_looped else 1)
+    assert template.hbm_bytes == pytest.approx(expected, rel=1e-5, abs=1)
+    if not any(shift * float16.itemsize % BURST for shift in shifts) and not is_looped:
+        # Tiles that begin with a burst: what is moved is what lies under all of them.
+        assert template.hbm_bytes == BURST * once

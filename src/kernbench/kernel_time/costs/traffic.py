@@ -33,6 +33,7 @@ from kernbench.commands import (
 )
 from kernbench.kernel_time.costs.bursts import Moved, touched
 from kernbench.kernel_time.costs.command_costs import Traffic, WaveSharing
+from kernbench.kernel_time.costs.common_bursts import common_shares
 from kernbench.kernel_time.costs.distinct import distinct, distinct_values
 from kernbench.kernel_time.costs.fingerprints import (
     parts_of,
@@ -148,8 +149,11 @@ class GroupTraffic:
             part = Fraction(len(self._ids), trace.num_programs)
             self._looked_up, room = self._lookups.shares(self._moved(), part, room)
         missed, read = self._missed(room, together), self._members[:, None]
-        if together is not None or self._looked_up:
-            missed, read = self._with_shares(missed, together)
+        common = (
+            {} if room is None else common_shares(self._dma, len(self._ids), width, burst_bytes)
+        )
+        if together is not None or self._looked_up or common:
+            missed, read = self._with_shares(missed, together, common)
         conflicts = self._conflicts()
 
         pairs = self._cell_of * len(self.classes) + self.class_of
@@ -307,7 +311,9 @@ class GroupTraffic:
                 found[site] += number * traffic.burst_bytes
         return found
 
-    def _with_shares(self, missed: Array, together: ReadTogether | None) -> tuple[Array, Array]:
+    def _with_shares(
+        self, missed: Array, together: ReadTogether | None, common: Mapping[int, Fraction]
+    ) -> tuple[Array, Array]:
         """Return the share that comes from HBM by cell and site: numerators and denominators."""
         read = np.repeat(self._members[:, None], missed.shape[1], axis=1)
         shares = {} if together is None else together.shares
@@ -319,6 +325,10 @@ class GroupTraffic:
                 share = _in_few_digits(of_table)
             if share is not None:
                 missed[:, site.index], read[:, site.index] = share
+            elif site.index in common:
+                once, apart = _in_few_digits(common[site.index])
+                missed[:, site.index] *= once
+                read[:, site.index] *= apart
         divisor = np.gcd(missed, read)
         return missed // divisor, read // divisor
 
