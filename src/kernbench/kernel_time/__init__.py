@@ -6,9 +6,11 @@ from kernbench.kernel_time.conditions import (
 )
 from kernbench.kernel_time.costs.cache_contents import (
     CacheContents,
+    CacheSteps,
 )
 from kernbench.kernel_time.costs.cached_operands import (
     KernelOperand,
+    KernelOperands,
     cached_shares,
     kernel_operands,
     meet_operands,
@@ -52,9 +54,11 @@ from kernbench.kernel_time.stepwise.timed_strands import (
 
 __all__ = [
     "CacheContents",
+    "CacheSteps",
     "CommandSpan",
     "Conditions",
     "KernelOperand",
+    "KernelOperands",
     "KernelOutline",
     "ProgramOutline",
     "SharedCache",

@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from kernbench.hardware import CacheSpec
 from kernbench.kernel_time import (
     CacheContents,
+    CacheSteps,
+    KernelOperand,
+    KernelOperands,
     cached_shares,
     kept_share,
     kernel_operands,
@@ -113,3 +116,58 @@ def test_a_range_of_which_nothing_is_used_stays_as_it_was() -> None:
         contents.touch(100, 200)
     for span in ((0, 600), (100, 200), (1000, 1900)):
         assert kept.share(*span) == touched.share(*span)
+
+
+KERNELS = (
+    KernelOperands(
+        [KernelOperand(0, 0, 40, 40, True, True), KernelOperand(1, 5, 30, 9, False, True)]
+    ),
+    KernelOperands(
+        [KernelOperand(1, 0, 20, 20, True, True), KernelOperand(0, 0, 9, 70, True, False)]
+    ),
+)
+STEPS = st.tuples(
+    st.sets(st.integers(0, 2), min_size=1).map(sorted),  # by which SIPs
+    st.one_of(
+        st.tuples(st.none(), RANGES),
+        st.tuples(st.sampled_from(KERNELS), st.tuples(st.integers(0, 60), st.integers(0, 60))),
+    ),
+)
+
+
+@pytest.mark.adr("0048-D2")
+@given(
+    steps=st.lists(STEPS, max_size=30), held=st.integers(1, 200), most=st.sampled_from((1, 3, 99))
+)
+def test_sips_that_share_steps_hold_what_each_would_hold_alone(
+    steps: list[tuple[list[int], tuple[KernelOperands | None, tuple[int, int]]]],
+    held: int,
+    most: int,
+) -> None:
+    bases, shared = (1 << 20, 2 << 20, 3 << 20), CacheSteps(most)
+    first = CacheContents(cache_of(held), bases[0], shared)
+    # The others come later, when the first may have been used.
+    alike: list[CacheContents] = [first]
+    alone = [CacheContents(cache_of(held), base) for base in bases]
+    for sips, (operands, values) in steps:
+        for sip in sips:
+            while len(alike) <= sip:
+                alike.append(CacheContents(cache_of(held), bases[len(alike)], shared))
+            at = [bases[sip] + value for value in values]
+            found: list[object] = []
+            for contents in (alike[sip], alone[sip]):
+                if operands is None:
+                    contents.touch(*at)
+                else:
+                    found.append(meet_operands(contents, operands, at))
+                found.append(contents.share(bases[sip], bases[sip] + 100))
+            assert found[: len(found) // 2] == found[len(found) // 2 :]
+
+
+def test_what_one_sip_has_done_is_a_look_up_for_others() -> None:
+    steps = CacheSteps()
+    sips = [CacheContents(cache_of(1000), base, steps) for base in (0, 1 << 20)]
+    for base, contents in zip((0, 1 << 20), sips, strict=True):
+        for start in (0, 100, 50, 0):
+            contents.touch(base + start, base + start + 80)
+    assert sips[0]._ranges is sips[1]._ranges

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable, Hashable
 from fractions import Fraction
+from itertools import count
+from typing import Any
 
 from kernbench.hardware import CacheSpec
 from kernbench.kernel_time.costs.shared_cache import SHARES, STEPS, forgotten_bytes, kept_share
@@ -11,11 +14,14 @@ from kernbench.kernel_time.costs.shared_cache import SHARES, STEPS, forgotten_by
 _MOST_RANGES = 32
 """How many ranges are remembered: what was used longer ago counts as gone."""
 
+_MOST_STEPS = 1024
+"""How many steps are kept before older ones go; ranks that do the same are fewer launches apart."""
+
 Span = tuple[int, int]
 
 
-class CacheContents:
-    """Address ranges of one SIP that do not overlap, and in which order they were used.
+class CachedRanges:
+    """Address ranges that do not overlap, and in which order they were used.
 
     A byte is still there if few enough were used since, itself included: :func:`kept_share`
     of this reuse distance, in which the bytes of every range count once. A SIP without a cache
@@ -26,6 +32,8 @@ class CacheContents:
     """
 
     def __init__(self, cache: CacheSpec | None) -> None:
+        self.number = 0
+        """Equal numbers, among SIPs that share steps, mean equal ranges; below 0: it has none."""
         self._cache = cache
         self._held_bytes = cache.held_bytes if cache is not None else 0
         self._forgotten_bytes = forgotten_bytes(cache) if cache is not None else 0
@@ -49,12 +57,15 @@ class CacheContents:
         else:
             self._put(span, size, before)
 
-    def share(self, start: int, end: int) -> Fraction:
-        """Return which share of an address range is there, rounded down to a step."""
-        return SHARES[self.share_steps(start, end)]
+    def copy(self) -> CachedRanges:
+        """Return the same ranges, to be changed."""
+        found = CachedRanges(self._cache)
+        found._sizes, found._num_bytes = self._sizes.copy(), self._num_bytes
+        found._starts, found._ends = self._starts.copy(), self._ends.copy()
+        return found
 
     def share_steps(self, start: int, end: int) -> int:
-        """Return the same as a number of steps, which is the place in :data:`SHARES`."""
+        """Return which share of an address range is there, as a place in :data:`SHARES`."""
         if (start, end) in self._sizes and self._num_bytes <= self._held_bytes:
             return STEPS
         place = bisect_left(self._starts, end)
@@ -111,3 +122,89 @@ class CacheContents:
         self._num_bytes -= self._sizes.pop(oldest)
         place = bisect_left(self._starts, oldest[0])
         del self._starts[place], self._ends[place]
+
+
+class CacheSteps:
+    """How ranges change by what is done, as far as alike SIPs have done it lately.
+
+    Ranks that do the same at the same places of their SIPs' memory change them in the same way:
+    what one has found out is a look-up for all others.
+    """
+
+    def __init__(self, most: int = _MOST_STEPS) -> None:
+        self.num_sips = 0
+        self._most = most
+        self._numbers = count(1)
+        self._recent: dict[Hashable, tuple[Any, CachedRanges]] = {}
+        self._older: dict[Hashable, tuple[Any, CachedRanges]] = {}
+
+    def get(self, key: Hashable) -> tuple[Any, CachedRanges] | None:
+        """Return what a step has found, and the ranges after it."""
+        found = self._recent.get(key)
+        if found is None:
+            found = self._older.get(key)
+            if found is not None:
+                self.keep(key, found)
+        return found
+
+    def keep(self, key: Hashable, found: tuple[Any, CachedRanges]) -> None:
+        """Keep a step; as many others later it is forgotten, unless it is done again."""
+        if len(self._recent) >= self._most:
+            self._older, self._recent = self._recent, {}
+        self._recent[key] = found
+
+    def new_number(self) -> int:
+        return next(self._numbers)
+
+
+class CacheContents:
+    """What the cache of one SIP holds.
+
+    ``base`` is where the SIP's memory begins: ranges are relative to it. SIPs that are alike share
+    ``steps``.
+    """
+
+    def __init__(
+        self, cache: CacheSpec | None, base: int = 0, steps: CacheSteps | None = None
+    ) -> None:
+        self.base = base
+        self._ranges = CachedRanges(cache)
+        # Without a cache nothing changes.
+        self._steps = CacheSteps() if steps is None or cache is None else steps
+        self._steps.num_sips += 1
+
+    def touch(self, start: int, end: int, size: int | None = None) -> None:
+        """Record that a command uses bytes of an address range, all of them or ``size``."""
+        start, end = start - self.base, end - self.base
+        key = (None, start, end, size)
+        if not self.has_done(key):
+            self.do(key, lambda ranges: ranges.touch(start, end, size))
+
+    def share(self, start: int, end: int) -> Fraction:
+        """Return which share of an address range is there, rounded down to a step."""
+        return SHARES[self._ranges.share_steps(start - self.base, end - self.base)]
+
+    def has_done(self, key: Hashable) -> tuple[Any] | None:
+        """Do what ``key`` decides, if an alike SIP has lately done so; return what it found."""
+        steps = self._steps
+        if steps.num_sips > 1:
+            step = steps.get((self._ranges.number, key))
+            if step is not None:
+                found, self._ranges = step
+                return found  # type: ignore[no-any-return]
+        return None
+
+    def do(self, key: Hashable, change: Callable[[CachedRanges], Any]) -> Any:
+        """Change the ranges by what ``key`` decides, and return what that finds."""
+        steps, ranges = self._steps, self._ranges
+        if steps.num_sips == 1:
+            # Nobody else has these ranges, nor will have them.
+            ranges.number = -1
+            return change(ranges)
+        if ranges.number < 0:
+            ranges.number = steps.new_number()
+        self._ranges = after = ranges.copy()
+        after.number = steps.new_number()
+        found = change(after)
+        steps.keep((ranges.number, key), ((found,), after))
+        return found

@@ -10,9 +10,12 @@ import numpy as np
 
 from kernbench.commands import Atomic, DmaRead, DmaWrite, KernelTrace, access_of
 from kernbench.kernel_ir import footprints
-from kernbench.kernel_time.costs.cache_contents import CacheContents
+from kernbench.kernel_time.costs.cache_contents import CacheContents, CachedRanges
 from kernbench.kernel_time.costs.shared_cache import SHARES
 from kernbench.kernel_time.program.timed_plan import build_program_plan
+
+_NOWHERE = -1 << 62
+"""Below all addresses, relative to whatever memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,18 @@ class KernelOperand:
     """Whether the addresses are; else only ``size`` says something."""
 
 
-def kernel_operands(trace: KernelTrace) -> tuple[KernelOperand, ...]:
+class KernelOperands(tuple[KernelOperand, ...]):
+    """The operands of one kernel, results last; equal only to itself."""
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+    def __init__(self, _: Iterable[KernelOperand] = ()) -> None:
+        self.known = tuple(each.param for each in self if each.is_known)
+        """The parameters whose addresses are known, by operand."""
+
+
+def kernel_operands(trace: KernelTrace) -> KernelOperands:
     """Return the bytes that a trace uses, by parameter; those that it changes come last."""
     moved: dict[int, int] = {}
     loaded: set[int] = set()
@@ -59,30 +73,45 @@ def kernel_operands(trace: KernelTrace) -> tuple[KernelOperand, ...]:
         )
         for each in footprints(trace)
     ]
-    return tuple(sorted(found, key=lambda each: (each.param in changed, each.param)))
+    return KernelOperands(sorted(found, key=lambda each: (each.param in changed, each.param)))
 
 
 def meet_operands(
-    contents: CacheContents, operands: Iterable[KernelOperand], addresses: Sequence[int]
+    contents: CacheContents, operands: KernelOperands, addresses: Sequence[int]
 ) -> tuple[int, ...]:
     """Record that a launch uses its operands, results last; return what was cached of them.
 
     That is a number of steps (``SHARES``) for each operand that is loaded; of others it is 0.
     """
+    base = contents.base
+    placed = tuple([addresses[param] - base for param in operands.known])
+    key = (operands, placed)
+    step = contents.has_done(key)
+    if step is not None:
+        return step[0]  # type: ignore[no-any-return]
+    found: tuple[int, ...] = contents.do(key, lambda ranges: _meet(ranges, operands, placed))
+    return found
+
+
+def _meet(
+    ranges: CachedRanges, operands: KernelOperands, addresses: Sequence[int]
+) -> tuple[int, ...]:
+    """Do that; ``addresses`` are those of the known operands, in the SIP's memory."""
     used = []
     found = []
+    known = iter(addresses)
     for each in operands:
         if each.is_known:
-            address = addresses[each.param]
+            address = next(known)
             start, end = address + each.low, address + each.high
-            found.append(contents.share_steps(start, end) if each.is_loaded else 0)
+            found.append(ranges.share_steps(start, end) if each.is_loaded else 0)
         else:
             # No tensor is there: the bytes only push out others.
-            start, end = -each.size, 0
+            start, end = _NOWHERE - each.size, _NOWHERE
             found.append(0)
         used.append((start, end, each.size))
     for start, end, size in used:
-        contents.touch(start, end, size)
+        ranges.touch(start, end, size)
     return tuple(found)
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernbench.clock import DeviceEngine, HbmSharing, Stream
-from kernbench.kernel_time import CacheContents
-from kernbench.memory import BytePool, DeviceMemory
+from kernbench.kernel_time import CacheContents, CacheSteps
+from kernbench.memory import BytePool, DeviceMemory, sip_base
 
 if TYPE_CHECKING:
     from kernbench.clock import Callers, Simulation
@@ -53,6 +53,8 @@ class Devices:
         self.memory_recorder: MemoryRecorder | None = None
         """Logs what is allocated, in a run that asks for it."""
         self._sips: dict[int, Sip] = {}
+        self._cache_steps: defaultdict[int, CacheSteps] = defaultdict(CacheSteps)
+        """By the identity of the description of a SIP, which the machine holds."""
         self._more_queues: defaultdict[int, list[Stream]] = defaultdict(list)
         """By SIP, of its streams other than the default one."""
         self.hbm = HbmSharing(simulation)
@@ -86,7 +88,7 @@ class Devices:
                 spec.tcm_bytes,
                 spec.shared_memory_bytes,
                 DeviceEngine(),
-                CacheContents(spec.cache),
+                CacheContents(spec.cache, sip_base(sip_id), self._cache_steps[id(spec)]),
                 self._queue(f"sip{sip_id}", sip_id),
             )
         return found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kernbench.clock import StreamCommand, UserSite, on_greenlet
 from kernbench.errors import UsageError
-from kernbench.kernel_time import KernelOperand, meet_operands
+from kernbench.kernel_time import KernelOperand, KernelOperands, meet_operands
 from kernbench.runtime_api.base.actions import ON_HANDLES, Action
 from kernbench.runtime_api.base.streams import Marker, WaitFor
 from kernbench.runtime_api.base.transfers import DeviceCommand
@@ -47,7 +47,7 @@ class KeptLaunch(StreamCommand):
         super().__init__(run.simulation.env, given["name"])
         self._run, self._queue = run, queue
         self._template = player.changed(player.template_of(given["launch"]))
-        self._operands = [KernelOperand(*each) for each in given["operands"]]
+        self._operands = KernelOperands(KernelOperand(*each) for each in given["operands"])
         self._addresses = tuple(given["addresses"])
         self._rank, self._sip_id = state.rank, queue.sip_id
         self._sip = run.devices.sip(queue.sip_id)

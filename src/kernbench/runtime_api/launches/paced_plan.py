@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernbench.commands import by_path
-from kernbench.kernel_time import cached_shares, meet_operands
+from kernbench.kernel_time import KernelOperands, cached_shares, meet_operands
 from kernbench.replay import PointerArg
 from kernbench.runtime_api.launches.kernel_plan import KernelPlan
 from kernbench.runtime_api.launches.live_launch import LivePlan, Reach
@@ -57,11 +57,11 @@ def build_paced(
     """Return the launch of a plan that :func:`paced_plan` gave."""
     run, engine, sip_id = launcher.run, launcher.engine, state.sip_id
     # What is loaded from peers is not cached here; what a live plan touches is not known.
-    operands = [
+    operands = KernelOperands(
         each
         for each in (() if isinstance(plan, LivePlan) else plan.operands)
         if params[each.param].buffer.sip_id == sip_id
-    ]
+    )
 
     def costs(queued: bool) -> StrandCosts:
         held = meet_operands(run.devices.sip(sip_id).cache, operands, addresses)
