@@ -58,6 +58,50 @@ def test_waiting_for_device_tensors_holds_the_stream_up_and_not_the_host() -> No
     assert not [span for span in context.op_log.host_spans if span.kind == "wait"]
 
 
+BY_PEERS = ["one_shot", "one_shot", "two_shot", "", "one_shot", "", "", "one_shot"]
+"""Of the program's all-reduces: PyTorch takes one shot up to 256 KiB, two up to 10 MiB, for sums
+of float32 and bfloat16 (intra_node_comm.cu)."""
+
+
+def by_peers(asked: str, machine: str, num_nodes: int = 1) -> tuple[list[str], int]:
+    """Return by which algorithms all-reduces of four ranks went, and how many copies there were."""
+    context = simulated(
+        "distributed.py",
+        "by_peers",
+        asked,
+        nprocs=4 // num_nodes,
+        machine=machine,
+        num_nodes=num_nodes,
+    )
+    log = context.op_log
+    reduced = [each for each in log.instances if each.template.name == "all_reduce"]
+    reduced.sort(key=lambda each: each.starts_ps)
+    taken = [each.template.algorithm.partition("/")[0] for each in reduced]
+    return taken, sum(each.template.name == "aten.copy_" for each in log.instances)
+
+
+@pytest.mark.adr("0205-D1")
+def test_a_variable_asks_for_all_reduces_by_kernels_of_pytorch() -> None:
+    taken, copies = by_peers("1", "a100-sxm-80g:4")
+    left, none = by_peers("0", "a100-sxm-80g:4")
+    assert taken == [kernel or other for kernel, other in zip(BY_PEERS, left, strict=True)]
+    assert not any("shot" in each for each in left)
+    # Into the buffer, and out of it after two shots; C++ makes the last tensor itself.
+    assert (copies, none) == (4 * (4 + 1), 0)
+
+
+@pytest.mark.adr("0205-D1")
+@pytest.mark.parametrize(
+    ("machine", "num_nodes"),
+    [("l40s:4", 1), ("v100:4", 1), ("mi300x:4", 1), ("h100-sxm:2x2", 2)],
+    ids=["over-pcie", "an-older-gpu", "not-cuda", "two-nodes"],
+)
+def test_devices_that_do_not_see_each_others_memory_reduce_as_they_do_without(
+    machine: str, num_nodes: int
+) -> None:
+    assert by_peers("1", machine, num_nodes) == by_peers("0", machine, num_nodes)
+
+
 def test_a_barrier_and_host_tensors_block_the_host() -> None:
     context = simulated("distributed.py", "on_the_host", nprocs=2)
     waits = [span for span in context.op_log.host_spans if span.kind == "wait"]

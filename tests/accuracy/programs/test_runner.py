@@ -156,6 +156,37 @@ def test_a_rate_becomes_the_time_of_a_step(runner: ProgramRunner, tmp_path: Path
     assert runner.step_us(program, MACHINE) == 4e6
 
 
+BROADCASTS = """
+import torch
+from kernbench.torch_bridge.processes.process import current
+
+def gate(a, b, c, d, e, w):
+    return ((a + b * c + d * e).unsqueeze(1) * w).sum(2)
+
+made = [torch.ones(2, 64, device="cuda") for _ in range(5)]
+compiled = torch.compile(gate)
+compiled(*made, torch.ones(2, 4096, 64, device="cuda"))
+torch.cuda.synchronize()
+log = current().session.run.op_log.instances
+kernels = sum(each.template.name.startswith("triton_") for each in log)
+print(f"step {kernels} ms")
+"""
+
+
+@pytest.mark.adr("0205-D2")
+def test_a_broadcast_of_many_tensors_is_a_kernel_of_its_own_where_a_compiler_writes_it(
+    runner: ProgramRunner, tmp_path: Path
+) -> None:
+    """Both ways in turn: neither the rule nor a graph that is kept on disk stays for the next."""
+    program = written(tmp_path, BROADCASTS, is_compiled=True)
+    writing = dataclasses.replace(program, writes_broadcasts=True)
+    took = [
+        runner.step_us(dataclasses.replace(each, args=(str(number),)), MACHINE)
+        for number, each in enumerate((program, writing, program, writing))
+    ]
+    assert took == [1000, 2000, 1000, 2000]
+
+
 FOLDED = """
 import os, pathlib, sys, time
 import torch

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 dist.init_process_group("nccl")
 rank, size = dist.get_rank(), dist.get_world_size()
-torch.cuda.set_device(rank)
+torch.cuda.set_device(rank % torch.cuda.device_count())
 
 
 def names(folder: str) -> None:
@@ -39,6 +39,36 @@ def wait() -> None:
     x = torch.ones(1 << 20, device="cuda")
     dist.all_reduce(x, async_op=True).wait()
     x.add_(1)
+
+
+def by_peers(asked: str) -> None:
+    """Reduce what PyTorch's own kernels take, and what they leave to NCCL."""
+    import os
+
+    from torch.distributed import _functional_collectives as functional
+
+    os.environ["ENABLE_INTRA_NODE_COMM"] = asked
+    dist.destroy_process_group()
+    dist.init_process_group("nccl")
+
+    def check(x: torch.Tensor, op: dist.ReduceOp.RedOpType, expected: float) -> None:
+        dist.all_reduce(x, op)
+        torch.testing.assert_close(x, torch.full_like(x, expected), rtol=0, atol=0)
+
+    total = float(size * (size + 1) // 2)
+    for count in (4096, 128 << 10, 1 << 20, 8 << 20):
+        check(torch.full((count,), rank + 1.0, device="cuda", dtype=torch.bfloat16),
+              dist.ReduceOp.SUM, total)  # fmt: skip
+    of_all = torch.full((4, 1024), rank + 1.0, device="cuda")
+    check(of_all[1], dist.ReduceOp.SUM, total)
+    torch.testing.assert_close(of_all[2], torch.full_like(of_all[2], rank + 1.0))
+    check(torch.full((4096,), rank + 1.0, device="cuda"), dist.ReduceOp.MAX, float(size))
+    check(torch.full((4096,), rank + 1.0, device="cuda", dtype=torch.float16),
+          dist.ReduceOp.SUM, total)  # fmt: skip
+    reduced = functional.all_reduce(
+        torch.full((4096,), rank + 1.0, device="cuda"), "sum", dist.group.WORLD
+    )
+    assert (reduced + 0 == total).all()
 
 
 def on_the_host() -> None:

@@ -9,13 +9,21 @@ import re
 import resource
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from collections.abc import Callable, Iterator
+from contextlib import (
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    redirect_stderr,
+    redirect_stdout,
+    suppress,
+)
 from importlib.util import find_spec
 from io import TextIOBase
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from kernbench.accuracy.programs.kept import ProgramAnswer
 from kernbench.accuracy.programs.program import Program
@@ -227,7 +235,8 @@ def _surroundings(program: Program) -> Iterator[None]:
     if program.folder is not None:
         os.chdir(program.folder)
     try:
-        yield
+        with _writing_broadcasts() if program.writes_broadcasts else nullcontext():
+            yield
     finally:
         sys.path[:] = paths
         os.environ.pop(_COMPILER)
@@ -235,6 +244,26 @@ def _surroundings(program: Program) -> Iterator[None]:
             os.environ[_COMPILER] = compiler
         with suppress(OSError):
             os.chdir(folder)
+
+
+@contextmanager
+def _writing_broadcasts() -> Iterator[None]:
+    """Let Inductor take a broadcast for a use by several operations."""
+    from torch._inductor.ir import StorageBox
+    from torch.compiler import config
+
+    decides: Callable[[StorageBox, int], bool] = StorageBox.should_realize_on_reuse
+
+    def as_if_used(box: StorageBox, users: int, **_: bool) -> bool:
+        return decides(box, users)
+
+    # Graphs that are kept on disk were made by either rule.
+    tag = f"{config.cache_key_tag} writes broadcasts"
+    with (
+        patch.object(StorageBox, "should_realize_on_reuse", as_if_used),
+        patch.object(config, "cache_key_tag", tag),
+    ):
+        yield
 
 
 def _reason(error: BaseException) -> str:

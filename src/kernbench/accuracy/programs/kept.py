@@ -24,7 +24,7 @@ from kernbench.errors import UsageError
 PROGRAMS = Path("build/programs")
 """Where ``make programs`` puts what it fetches."""
 _LONGEST = 160
-_SAID_IF_SET = ("nodes", "folded_to")
+_SAID_IF_SET = ("nodes", "folded_to", "writes_broadcasts")
 """What is part of a program's name only where it is set: names are older than it."""
 
 

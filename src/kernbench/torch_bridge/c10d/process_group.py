@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +38,9 @@ from kernbench.torch_bridge.c10d.checks import (
     check_whole,
     cut,
 )
+from kernbench.torch_bridge.c10d.peers import algorithm_of, buffer_of, see_each_other
 from kernbench.torch_bridge.c10d.reductions import name_of
+from kernbench.torch_bridge.placement.residence import residence_of
 from kernbench.torch_bridge.processes.host import to_ps
 from kernbench.torch_bridge.processes.process import current
 
@@ -414,6 +417,49 @@ class NcclGroup(SimulatedGroup):
     def _pair(self, side: str, tensors: list[Tensor], peer: int, tag: int) -> CollectiveWork:
         check_dense(side, tensors)
         return super()._pair(side, tensors, peer, tag)
+
+    def __init__(self, store: Any, rank: int, size: int, options: Any = None, *_: Any) -> None:
+        super().__init__(store, rank, size, options)
+        self._shared = buffer_of(size)
+        self._see_each_other: bool | None = None
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> CollectiveWork:
+        tensors = _listed(tensors)
+        is_sum = _reduce_op(opts) == ReduceOp.SUM
+        if is_sum and self._is_by_peers():
+            algorithm = algorithm_of(tensors)
+            if algorithm:
+                return self._reduce_by_peers(tensors[0], algorithm)
+        return super().allreduce(tensors, opts)
+
+    def _is_by_peers(self) -> bool:
+        """Return whether the ranks have buffers, and see each other's."""
+        found = self._see_each_other
+        if found is None:
+            machine = self._owner.session.run.machine
+            found = self._shared is not None and see_each_other(machine, self.members().ranks)
+            self._see_each_other = found
+        return found
+
+    def _reduce_by_peers(self, tensor: Tensor, algorithm: str) -> CollectiveWork:
+        """Add up what all ranks have copied to their buffers, on the current stream."""
+        assert self._shared is not None
+        asked = signature("all_reduce", [tensor], tensor.numel(), name_of(ReduceOp.SUM))
+        asked = replace(asked, algorithm=algorithm)
+        compute = data.all_reduce(ReduceOp.SUM)
+        if residence_of(tensor) is None:
+            # It is C++'s own, inside an operation, whose copies take no time.
+            return self._post(Call(asked, [tensor], [tensor], compute))
+        shared = self._shared.like(tensor)
+        # Two shots leave the sum in each rank's buffer.
+        reduced = tensor if algorithm == "one_shot" else shared
+        with torch.no_grad():
+            shared.copy_(tensor)
+            work = self._post(Call(asked, [shared], [reduced], compute))
+            work.wait()
+            if reduced is shared:
+                tensor.copy_(shared)
+        return work
 
     def _post(self, call: Call) -> CollectiveWork:
         op, inputs, outputs = call.signature.op, call.inputs, call.outputs

@@ -31,6 +31,8 @@ _WEIGHTS = {
     "int4 weights G=32": ("int4.g32",),
 }
 """What the loop is told of the weights, by a row's dtype."""
+_BY_PEERS = "ENABLE_INTRA_NODE_COMM"
+"""The variable by which PyTorch reduces with kernels of its own."""
 
 
 def gpt_fast(row: Row, programs: Path) -> ChosenProgram:
@@ -55,5 +57,9 @@ def gpt_fast(row: Row, programs: Path) -> ChosenProgram:
         needs=("sentencepiece",),
     )
     if is_compiled(row):
-        made = replace(made, args=(*made.args, "compiled"), is_compiled=True)
+        args = (*made.args, "compiled")
+        made = replace(made, args=args, is_compiled=True, writes_broadcasts=True)
+    if made.ranks > 1:
+        asks = _BY_PEERS in row.fields.get("parallelism", "")
+        made = replace(made, folded_to=0, variables=((_BY_PEERS, "1"),) if asks else ())
     return ChosenProgram(program=replace(made, paths=(folder,)))
