@@ -64,3 +64,22 @@ def test_the_dearer_boards_of_a_family_differ_where_they_should() -> None:
     small, large = (load_machine(name, 1).sip for name in ("a100-sxm-40g", "a100-sxm-80g"))
     assert small.pe == large.pe
     assert small.hbm_gbps < large.hbm_gbps
+
+
+@pytest.mark.adr("0206-D2")
+@pytest.mark.parametrize(("name", "older"), [("b300", "b200"), ("gb300", "gb200")])
+def test_a_board_that_may_draw_more_runs_the_same_engines_as_fast_as_it_may(
+    name: str, older: str
+) -> None:
+    """The oracle: power that grows with the clock and the square of its voltage."""
+    clocks, swings = [], []
+    for each in (older, name):
+        sip = load_machine(each, 1).spec.sip
+        assert sip.power is not None
+        assert sip.sustained is not None
+        clock = 1 / (1 + float(sip.sustained.clock_loss))
+        clocks.append(clock)
+        on_clock_w = float(sip.power.board_w - sip.power.idle_w - sip.power.standby_w)
+        swings.append(on_clock_w / (clock * sip.power.voltage_at(clock) ** 2))
+    assert clocks[0] < clocks[1] < 1
+    assert swings[1] == pytest.approx(swings[0], rel=0.01)

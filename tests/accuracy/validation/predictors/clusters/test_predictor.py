@@ -87,6 +87,26 @@ def test_rows_say_why_a_run_is_not_described(tmp_path: Path) -> None:
     assert why == "no nodes of mi300x are described"
 
 
+@pytest.mark.adr("0206-D1")
+def test_adapters_are_fused_from_the_round_on_whose_containers_do_it(tmp_path: Path) -> None:
+    lora = {**GPT3, "model": "Llama-2 70B LoRA", "seq_len": 8192, "device": "Blackwell GPU (GB200)",
+            "global_batch": 64, "tp": 1, "pp": 1, "cp": 8}  # fmt: skip
+
+    def streams(source: str, **changed: object) -> float:
+        reader = reader_of(source)
+        assert reader is not None
+        return reader(
+            row(tmp_path, **{**lora, "source": source, **changed})
+        ).software.streams_forward
+
+    alone = streams("mlperf-training-v5.1")
+    assert streams("mlperf-training-v5.1", model="Llama-3.1 8B") == alone
+    assert streams("mlperf-training-v5.0") > 10 * alone
+    # Ranks that share a layer, and Hopper's containers, have them apart.
+    assert streams("mlperf-training-v5.1", tp=4) > 10 * alone
+    assert streams("mlperf-training-v5.1", device="H100-SXM5-80GB") > 10 * alone
+
+
 def test_the_longest_beginning_of_a_source_names_its_reader() -> None:
     assert reader_of("nobody") is None
     for source, named in READERS.items():

@@ -21,9 +21,11 @@ MEGATRON = Software(
     streams_forward=12, streams_backward=18, tp_hidden=0.5, gradient_bytes=2, step_us=15000
 )
 """Fitted: ``step_us``, to 18 rows of MLPerf's Llama-3.1 8B."""
-ADAPTERS = replace(MEGATRON, streams_forward=120, streams_backward=180)
+ADAPTERS = replace(MEGATRON, streams_forward=160, streams_backward=240)
 """With those of attention's products: dropout, two narrow products, and sums. Fitted: one number,
-to 34 rows of MLPerf's Llama-2 70B."""
+to 27 rows of MLPerf's Llama-2 70B that are not kept apart, without those of fused adapters."""
+_FUSES_ADAPTERS = "mlperf-training-v5.1"
+"""The round from which on they are."""
 _BERT = replace(MEGATRON, shards_optimizer=False, gradients_hidden=False, step_us=0)
 _LAUNCHED_US = 2900.0
 """What a host launches a layer of experts in, kernel by kernel, where no graph has it. Fitted to 26
@@ -61,7 +63,7 @@ def mlperf(row: Row) -> ClusterJob:
     lora = "LoRA" in row.fields["model"]
     return ClusterJob(
         model=model,
-        software=ADAPTERS if lora else MEGATRON,
+        software=ADAPTERS if lora and not _has_fused_adapters(row, tp) else MEGATRON,
         devices=devices,
         seq=row.integer("seq_len"),
         batch=row.integer("global_batch"),
@@ -73,6 +75,15 @@ def mlperf(row: Row) -> ClusterJob:
         precision="nvfp4" if "fp4" in config and "candidates" not in config else "fp8",
         frozen=lora,
     )
+
+
+def _has_fused_adapters(row: Row, tp: int) -> bool:
+    """Return whether Transformer Engine fuses adapters with the products beside them.
+
+    It does from 2.7 on, which the containers of round 5.1 for Blackwell have, where ranks share
+    no layer. Source: NVIDIA-NeMo/Megatron-Bridge, peft/lora_layers.py and peft/lora.py.
+    """
+    return row.source >= _FUSES_ADAPTERS and tp == 1 and row.device.startswith("Blackwell")
 
 
 def _micro(text: str) -> int:
