@@ -191,7 +191,9 @@ def test_version_is_printed(run: Run) -> None:
     assert out.startswith("kernbench 0.")
 
 
-@pytest.mark.parametrize("command", [["run", "gemm", "--no-data"], ["machine", "list"]])
+@pytest.mark.parametrize(
+    "command", [["run", "gemm", "--no-data"], ["run", "gemm", "--json=-"], ["machine", "list"]]
+)
 @pytest.mark.parametrize(
     ("where", "status", "says"), [(">&-", 0, ""), (">/dev/full", 1, "No space left on device")]
 )
@@ -208,6 +210,7 @@ def test_output_that_goes_nowhere_is_no_traceback(
     assert done.returncode == status, done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+    assert "a bug of ours" not in done.stderr
 
 
 def test_a_shell_completes_commands_and_options(

@@ -77,6 +77,7 @@ def test_one_command_runs_pytorch_programs_with_options_of_torchrun(run: Run) ->
         (["--seed", "3", "train.py"], "--seed is for a bench and script without PyTorch, but"),
         (["--target", "cuda", "train.py"], "kernbench script FILE takes it"),
         (["bench.py", "3"], "bench.py is a bench, which takes no 3; its parameters are --param"),
+        (["bench.py", "--param"], "Option '--param' requires an argument.\n"),
         (["bench.py", "--n", "3"], "option: --n; a parameter of a bench is --param n=VALUE"),
         ([], "name a program: a Python file, or a bench: ccl_allreduce"),
     ],

@@ -51,6 +51,9 @@ def test_a_point_runs_once_and_is_what_a_run_gives(sweep: Sweep, folder: Path) -
     status, out, _ = sweep("swept.py", "-g", "n=0x1,2,3", "--machine", "ahbm", *grid[4:])
     assert "3 points: 3 done, 1 of them run now" in out
     assert Counter(ran(folder / "ran.txt")) == {1: 2, 2: 2, 3: 1}
+    # With nothing left to run, an engine must exist all the same.
+    status, _, err = sweep("swept.py", *grid, "--engine", "slurm")
+    assert (status, err.startswith("error: no engine 'slurm'")) == (2, True)
 
     # Another program makes other points; so does another machine under the same name.
     program = folder / "swept.py"

@@ -87,8 +87,9 @@ class _RunCommand(given.FoldingCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            # Click says this of options alone, whose class Typer does not show.
-            name = getattr(error, "option_name", "")
+            # Click knows possibilities only for options that there are not, a class that Typer does
+            # not show.
+            name = getattr(error, "option_name", "") if hasattr(error, "possibilities") else ""
             if name.startswith("--") and ctx.allow_interspersed_args:
                 told = f"; a parameter of a bench is --param {name.removeprefix('--')}=VALUE"
                 error.message += told  # type: ignore[attr-defined]

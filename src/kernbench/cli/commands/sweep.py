@@ -177,9 +177,10 @@ def _run(
     limits: Limits,
     options: SweepOptions,
 ) -> Progress:
-    from kernbench.cli.sweeps.engines import engine
+    from kernbench.cli.sweeps.engines import check_engine, engine
     from kernbench.cli.sweeps.running import Progress, run_points
 
+    check_engine(options.engine, options.workers)
     state = Progress(total=total, kept=total - len(wanted))
     if not wanted:
         return state

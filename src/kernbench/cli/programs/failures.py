@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import errno
 import inspect
 import linecache
 import re
@@ -28,6 +29,7 @@ MOST_CAUSES = 4
 # A note that the runtime adds for tracebacks; here the rank is in the headline.
 _RANK_NOTE = re.compile(r"in rank \d+ on SIP \d+")
 _PACKAGES = frozenset({"site-packages", "dist-packages"})
+_OF_STORAGE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 _NUMBER = re.compile(r"\d+")
 
 
@@ -211,11 +213,13 @@ def _line_of_ours(error: BaseException) -> str | None:
 
     Errors of kernbench's own kinds are no mistakes, nor is what stands in for Python's and
     PyTorch's objects: ``os.environ``, ``sys.argv``, ``time.sleep`` and the like fail as those do.
+    A full disk behind stdout is nobody's.
     """
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
-    if isinstance(error, KernbenchError) or last is None:
+    is_of_storage = isinstance(error, OSError) and error.errno in _OF_STORAGE
+    if isinstance(error, KernbenchError) or is_of_storage or last is None:
         return None
     filename = last.tb_frame.f_code.co_filename
     if is_users(filename):

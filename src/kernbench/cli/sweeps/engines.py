@@ -38,29 +38,39 @@ def engine(name: str, workers: int | None) -> Iterator[PointEngine]:
     Raises:
         UsageError: There is no such engine, it is not installed, or nobody answers there.
     """
+    check_engine(name, workers)
     kind, _, address = name.partition("://")
-    if name != "local" and workers is not None:
-        raise UsageError(f"--workers is for local processes; {name} has the workers that it has")
     if name == "local":
         with _local(workers or len(os.sched_getaffinity(0))) as found:
             yield found
-    elif kind == "dask" and address:
+    elif kind == "dask":
         with _dask(address) as found:
             yield found
-    elif kind == "ray":
+    else:
         with _ray(address) as found:
             yield found
-    else:
+
+
+def check_engine(name: str, workers: int | None) -> None:
+    """Refuse what no engine can be, whether there is something to run on it or not.
+
+    Raises:
+        UsageError: There is no such engine, or it has no such workers.
+    """
+    kind, _, address = name.partition("://")
+    if name != "local" and kind != "ray" and not (kind == "dask" and address):
         raise UsageError(
             f"no engine {name!r}; known: local, dask://HOST:PORT (of a scheduler), ray, "
             "ray://HOST:PORT"
         )
+    if name != "local" and workers is not None:
+        raise UsageError(f"--workers is for local processes; {name} has the workers that it has")
+    if workers is not None and workers < 1:
+        raise UsageError(f"--workers must be at least 1, but got {workers}")
 
 
 @contextlib.contextmanager
 def _local(workers: int) -> Iterator[PointEngine]:
-    if workers < 1:
-        raise UsageError(f"--workers must be at least 1, but got {workers}")
     pool = ThreadPoolExecutor(workers, thread_name_prefix="kernbench-sweep")
     try:
         yield PointEngine(
