@@ -6,14 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.commands import (
+    PROGRAM,
     UNKNOWN_LINE,
+    Access,
     Command,
     DmaRead,
     DmaWrite,
     KernelTrace,
     Loop,
     Predicate,
+    Separable,
     Tile,
+    loop_dim,
 )
 from kernbench.dtypes import float16
 from kernbench.kernel_time import schedule_kernel
@@ -141,3 +145,29 @@ def test_loads_of_the_same_bursts_move_them_once(
     if not any(shift * float16.itemsize % BURST for shift in shifts) and not is_looped:
         # Tiles that begin with a burst: what is moved is what lies under all of them.
         assert template.hbm_bytes == BURST * once
+
+
+@pytest.mark.adr("0202-D4")
+@pytest.mark.parametrize("capacity_mib", [1, 64])
+def test_a_later_loop_finds_what_programs_of_a_wave_have_left_in_the_cache(
+    capacity_mib: int,
+) -> None:
+    """A norm of long rows reads them for their sum, and again for its results."""
+    rows, blocks, width = 4 * PES, 32, 2048
+    row_bytes = float16.itemsize * blocks * width
+    body: list[Command] = []
+    for loop in range(2):
+        terms: dict[tuple[int, ...], np.ndarray] = {
+            (PROGRAM,): row_bytes * np.arange(rows),
+            (loop_dim(loop),): float16.itemsize * width * np.arange(blocks),
+            (ROW,): float16.itemsize * np.arange(width),
+        }
+        source = Access(0, Separable((width,), 0, terms), float16)
+        load = DmaRead(
+            Tile(loop, (width,), float16), source, Predicate((width,)), None, UNKNOWN_LINE
+        )
+        body.append(Loop(loop, blocks, (load,), (), 2, UNKNOWN_LINE))
+    machine = machine_with(cache__capacity_mib=capacity_mib)
+    found = schedule_kernel(trace_of((list(range(rows)), tuple(body))), machine, 0).hbm_bytes
+    # A wave of 32 rows is 4 MiB.
+    assert found == rows * row_bytes * (1 if capacity_mib > 4 else 2)

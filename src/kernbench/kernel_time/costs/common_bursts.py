@@ -7,6 +7,7 @@ same. The first load that needs a burst brings it to the cache, where the others
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -14,41 +15,64 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import PROGRAM, DmaRead, Predicate, axis_dim, loop_dim
+from kernbench.commands import (
+    PROGRAM,
+    Access,
+    Atomic,
+    DmaRead,
+    DmaWrite,
+    Predicate,
+    access_of,
+    axis_dim,
+    loop_dim,
+)
 from kernbench.kernel_time.program.timed_plan import CommandSite
 
 Array = npt.NDArray[Any]
 
 _MOST_ELEMENTS = 1 << 16
 """Of a load whose addresses are listed: those of so many programs in a row as have them."""
+_MOST_OF_A_PROGRAM = 1 << 18
+"""More of one program, in all iterations of its loops, are not listed."""
 
 
 def common_shares(
-    sites: Sequence[CommandSite], num_programs: int, width: int, burst_bytes: int
+    sites: Sequence[CommandSite],
+    num_programs: int,
+    width: int,
+    burst_bytes: int,
+    room: int,
+    *,
+    alike: bool = True,
 ) -> dict[int, Fraction]:
     """Return by site which share of its bursts HBM moves, where other loads move some of them.
 
-    Loads of one tensor in the same loops are held against each other, in an iteration of each loop,
-    for programs in the middle of those that there are; ``width`` of them run at a time. Addresses
-    and masks that are data are left out.
+    ``sites`` are all that move bytes, ``alike`` says whether programs go around loops equally
+    often. Loads of one tensor are held against each other for programs in the middle of those that
+    there are; ``width`` of them run at a time. Where all that these move fits in ``room``, the
+    cache still has what an earlier loop has loaded; else loads in the same loops are compared, in
+    one iteration. Addresses and masks that are data are left out.
     """
-    together: dict[tuple[int, ...], list[CommandSite]] = {}
+    moved = sum(_num_bytes(each) for each in sites)
+    stays = alike and moved * min(width, num_programs) <= room
+    together: dict[tuple[int, bool, tuple[int, ...]], list[CommandSite]] = {}
     for site in sites:
         command = site.command
         if isinstance(command, DmaRead) and site.gather is None and _is_known(command.mask):
-            key = (command.source.param, *(loop.loop_id for loop in site.loops))
-            together.setdefault(key, []).append(site)
+            in_all = stays and _num_elements(site) <= _MOST_OF_A_PROGRAM
+            loops = () if in_all else tuple(loop.loop_id for loop in site.loops)
+            together.setdefault((command.source.param, in_all, loops), []).append(site)
     shares: dict[int, Fraction] = {}
-    for alike in together.values():
-        if len(alike) < 2:
+    for (_, in_all, _), compared in together.items():
+        if len(compared) < 2:
             continue
-        largest = max(int(np.prod(_shape(each), dtype=np.int64)) for each in alike)
+        largest = max(_num_elements(each, in_all=in_all) for each in compared)
         count = max(1, min(_MOST_ELEMENTS // max(largest, 1), width, num_programs))
         positions = np.arange(count) + (num_programs - count) // 2
-        found = [_bursts(each, positions, burst_bytes) for each in alike]
+        found = [_bursts(each, positions, burst_bytes, in_all) for each in compared]
         apart, once = sum(map(len, found)), len(np.unique(np.concatenate(found)))
         if once < apart:
-            shares.update((each.index, Fraction(once, apart)) for each in alike)
+            shares.update((each.index, Fraction(once, apart)) for each in compared)
     return shares
 
 
@@ -56,23 +80,38 @@ def _is_known(mask: object) -> bool:
     return mask is None or isinstance(mask, Predicate)
 
 
-def _shape(site: CommandSite) -> tuple[int, ...]:
-    assert isinstance(site.command, DmaRead)
-    return site.command.source.shape
+def _num_bytes(site: CommandSite) -> int:
+    """Return how many bytes a program moves, in all iterations of its loops."""
+    itemsize: int = _access_of(site).dtype.itemsize
+    return _num_elements(site) * itemsize
 
 
-def _bursts(site: CommandSite, positions: Array, burst_bytes: int) -> Array:
-    """Return the bursts that programs at some positions load in the first iterations of loops."""
+def _num_elements(site: CommandSite, *, in_all: bool = True) -> int:
+    """Return how many elements a program moves, in all iterations of its loops or in one."""
+    trips = [loop.trip_count for loop in site.loops] if in_all else []
+    return math.prod((*_access_of(site).shape, *trips))
+
+
+def _access_of(site: CommandSite) -> Access:
+    assert isinstance(site.command, DmaRead | DmaWrite | Atomic)
+    return access_of(site.command)
+
+
+def _bursts(site: CommandSite, positions: Array, burst_bytes: int, in_all: bool) -> Array:
+    """Return the bursts that programs at some positions load in all or in first iterations."""
     command = site.command
     assert isinstance(command, DmaRead)
     offset, held = command.source.offset, command.mask
-    for loop in site.loops:
-        offset = offset.at(loop_dim(loop.loop_id), 0)
-        if isinstance(held, Predicate):
-            held = held.at(loop_dim(loop.loop_id), 0)
-    axes = range(len(command.source.shape))
-    dims = (PROGRAM, *(axis_dim(axis) for axis in axes))
-    shape = (len(positions), *command.source.shape)
+    trips = {loop_dim(loop.loop_id): loop.trip_count for loop in site.loops}
+    if not in_all:
+        for dim in trips:
+            offset = offset.at(dim, 0)
+            if isinstance(held, Predicate):
+                held = held.at(dim, 0)
+        trips = {}
+    sizes = dict(sorted(trips.items()))
+    sizes |= {axis_dim(axis): size for axis, size in enumerate(command.source.shape)}
+    dims, shape = (PROGRAM, *sizes), (len(positions), *sizes.values())
     starts = np.broadcast_to(offset.take_programs(positions).dense(dims), shape)
     if isinstance(held, Predicate):
         starts = starts[np.broadcast_to(held.take_programs(positions).dense(dims), shape)]

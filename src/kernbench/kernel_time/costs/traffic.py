@@ -149,9 +149,10 @@ class GroupTraffic:
             part = Fraction(len(self._ids), trace.num_programs)
             self._looked_up, room = self._lookups.shares(self._moved(), part, room)
         missed, read = self._missed(room, together), self._members[:, None]
-        common = (
-            {} if room is None else common_shares(self._dma, len(self._ids), width, burst_bytes)
-        )
+        common: Mapping[int, Fraction] = {}
+        if room is not None:
+            sizes = (len(self._ids), width, burst_bytes, room)
+            common = common_shares(self._dma, *sizes, alike=not group.trips)
         if together is not None or self._looked_up or common:
             missed, read = self._with_shares(missed, together, common)
         conflicts = self._conflicts()
