@@ -63,12 +63,15 @@ BY_PEERS = ["one_shot", "one_shot", "two_shot", "", "one_shot", "", "", "one_sho
 of float32 and bfloat16 (intra_node_comm.cu)."""
 
 
-def by_peers(asked: str, machine: str, num_nodes: int = 1) -> tuple[list[str], int]:
+def by_peers(
+    asked: str, machine: str, num_nodes: int = 1, buffers: int = 0
+) -> tuple[list[str], int]:
     """Return by which algorithms all-reduces of four ranks went, and how many copies there were."""
     context = simulated(
         "distributed.py",
         "by_peers",
         asked,
+        buffers,
         nprocs=4 // num_nodes,
         machine=machine,
         num_nodes=num_nodes,
@@ -82,7 +85,7 @@ def by_peers(asked: str, machine: str, num_nodes: int = 1) -> tuple[list[str], i
 
 @pytest.mark.adr("0205-D1")
 def test_a_variable_asks_for_all_reduces_by_kernels_of_pytorch() -> None:
-    taken, copies = by_peers("1", "a100-sxm-80g:4")
+    taken, copies = by_peers("1", "a100-sxm-80g:4", buffers=1)
     left, none = by_peers("0", "a100-sxm-80g:4")
     assert taken == [kernel or other for kernel, other in zip(BY_PEERS, left, strict=True)]
     assert not any("shot" in each for each in left)
@@ -92,14 +95,15 @@ def test_a_variable_asks_for_all_reduces_by_kernels_of_pytorch() -> None:
 
 @pytest.mark.adr("0205-D1")
 @pytest.mark.parametrize(
-    ("machine", "num_nodes"),
-    [("l40s:4", 1), ("v100:4", 1), ("mi300x:4", 1), ("h100-sxm:2x2", 2)],
+    ("machine", "num_nodes", "buffers"),
+    [("l40s:4", 1, 0), ("v100:4", 1, 0), ("mi300x:4", 1, 0), ("h100-sxm:2x2", 2, 1)],
     ids=["over-pcie", "an-older-gpu", "not-cuda", "two-nodes"],
 )
 def test_devices_that_do_not_see_each_others_memory_reduce_as_they_do_without(
-    machine: str, num_nodes: int
+    machine: str, num_nodes: int, buffers: int
 ) -> None:
-    assert by_peers("1", machine, num_nodes) == by_peers("0", machine, num_nodes)
+    without = by_peers("0", machine, num_nodes)
+    assert by_peers("1", machine, num_nodes, buffers) == without
 
 
 def test_a_barrier_and_host_tensors_block_the_host() -> None:

@@ -41,7 +41,7 @@ def wait() -> None:
     x.add_(1)
 
 
-def by_peers(asked: str) -> None:
+def by_peers(asked: str, buffers: str) -> None:
     """Reduce what PyTorch's own kernels take, and what they leave to NCCL."""
     import os
 
@@ -50,6 +50,7 @@ def by_peers(asked: str) -> None:
     os.environ["ENABLE_INTRA_NODE_COMM"] = asked
     dist.destroy_process_group()
     dist.init_process_group("nccl")
+    assert torch.cuda.memory_allocated() == int(buffers) * 10 << 20
 
     def check(x: torch.Tensor, op: dist.ReduceOp.RedOpType, expected: float) -> None:
         dist.all_reduce(x, op)

@@ -31,10 +31,18 @@ _DTYPES = (torch.bfloat16, torch.float32)
 _ALIGNED_BYTES = 4
 
 
-def buffer_of(num_ranks: int) -> PeerBuffer | None:
-    """Return the calling rank's buffer for a group, if its environment asks for such kernels."""
+def buffer_of(num_ranks: int, machine: Machine) -> PeerBuffer | None:
+    """Return the calling rank's buffer for a group.
+
+    There is one if its environment asks for such kernels, and NVLink joins devices that have them.
+    """
     asked = os.environ.get(_ASKED, "").lower() in _YES
-    return PeerBuffer() if asked and 2 <= num_ranks <= _MOST_RANKS else None
+    if not asked or not 2 <= num_ranks <= _MOST_RANKS:
+        return None
+    library = machine.spec.collectives
+    nccl = None if library is None else library.nccl
+    has_kernels = (machine.spec.cuda_architecture or 0) >= _LEAST_ARCHITECTURE
+    return PeerBuffer() if has_kernels and nccl is not None and nccl.hop == "nvlink" else None
 
 
 class PeerBuffer:
@@ -69,17 +77,8 @@ def algorithm_of(tensors: Sequence[Tensor]) -> str:
 
 
 def see_each_other(machine: Machine, ranks: tuple[int, ...]) -> bool:
-    """Return whether ranks on these devices are joined in pairs, by NVLink, and share a host."""
-    library = machine.spec.collectives
-    architecture = machine.spec.cuda_architecture or 0
-    nccl = None if library is None else library.nccl
-    return (
-        architecture >= _LEAST_ARCHITECTURE
-        and nccl is not None
-        and nccl.hop == "nvlink"
-        and len({rank // machine.sips_per_host for rank in ranks}) == 1
-        and (
-            machine.topology == "switch"
-            or all(len(machine.route(*pair)) == 1 for pair in combinations(ranks, 2))
-        )
+    """Return whether ranks, each on the device of its number, share a host and links in pairs."""
+    return len({rank // machine.sips_per_host for rank in ranks}) == 1 and (
+        machine.topology == "switch"
+        or all(len(machine.route(*pair)) == 1 for pair in combinations(ranks, 2))
     )

@@ -420,7 +420,7 @@ class NcclGroup(SimulatedGroup):
 
     def __init__(self, store: Any, rank: int, size: int, options: Any = None, *_: Any) -> None:
         super().__init__(store, rank, size, options)
-        self._shared = buffer_of(size)
+        self._shared = buffer_of(size, self._owner.session.run.machine)
         self._see_each_other: bool | None = None
 
     def allreduce(self, tensors: Any, opts: Any = None) -> CollectiveWork:
