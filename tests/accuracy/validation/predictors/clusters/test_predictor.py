@@ -107,6 +107,29 @@ def test_adapters_are_fused_from_the_round_on_whose_containers_do_it(tmp_path: P
     assert streams("mlperf-training-v5.1", device="H100-SXM5-80GB") > 10 * alone
 
 
+@pytest.mark.adr("0206-D3")
+@pytest.mark.parametrize(
+    ("release", "model", "device", "overlaps"),
+    [
+        ("25.11", "Qwen3_235B_a22B", "H100", False),
+        ("26.02", "Qwen3_235B_a22B", "H100", True),
+        ("26.04.01", "Qwen3_235B_a22B", "GB200", False),
+        ("26.04.01", "GPT OSS 120B", "GB200", True),
+        ("26.04.01", "GPT OSS 120B", "GB300", False),
+        ("26.06", "Qwen3_235B_a22B", "GB300", True),
+    ],
+)
+def test_exchanges_of_rows_overlap_where_the_recipe_says_so(
+    tmp_path: Path, release: str, model: str, device: str, overlaps: bool
+) -> None:
+    reader = reader_of("megatron-bridge-2")
+    assert reader is not None
+    asked = {"n_devices": 256, "nodes": 32, "seq_len": 4096, "local_batch": 1, "global_batch": 256,
+             "dtype": "FP8", "program_config": f"{release} NeMo Container"}  # fmt: skip
+    job = reader(row(tmp_path, **asked, model=model, device=device))
+    assert (job.software.exchange_hidden > 0) is overlaps
+
+
 def test_the_longest_beginning_of_a_source_names_its_reader() -> None:
     assert reader_of("nobody") is None
     for source, named in READERS.items():
