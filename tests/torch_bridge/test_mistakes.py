@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kernbench.errors import CollectiveMismatchError, DeadlockError, KernbenchError  # noqa: E402
+from kernbench.hardware import load_machine  # noqa: E402
 from kernbench.runtime_api import SpawnException  # noqa: E402
 from kernbench.torch_bridge.base.call_order import SwappedCallsWarning  # noqa: E402
 from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
@@ -79,6 +81,18 @@ def test_what_never_comes_is_a_deadlock_with_every_waiting_line(case: str) -> No
         assert word in str(error)
 
 
+def test_a_rank_waits_since_its_hosts_time_which_is_ahead_of_the_clock(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = fails("ranks_wait_late")
+    first_us, second_us = (int(each[5:]) / 1000 for each in capsys.readouterr().out.splitlines())
+    since = re.findall(r"waits for rank 2, since ([0-9.]+) us", str(error))
+    launched_us = 50 * load_machine("ahbm").spec.sip.host_launch_us
+    assert len(since) == 2
+    for mine, theirs in zip(since, (first_us, second_us), strict=True):
+        assert launched_us <= theirs <= float(mine) < theirs + launched_us
+
+
 def test_a_rank_that_raises_ends_the_others_and_says_who_waited() -> None:
     error = fails("one_raises")
     assert isinstance(error, ValueError)
@@ -112,8 +126,9 @@ def test_a_rank_that_leaves_at_once_ends_no_other_unheard() -> None:
 
 def test_a_device_beyond_the_machine_is_told_with_who_waits() -> None:
     case = "devices_beyond_the_machine"
+    # Two launches of its host's: of a fill, and of the barrier.
     notes = "\n".join(fails(case).__notes__)
-    waits = "rank 0  barrier #1 on group world, waits for rank 2, since 0.000 us"
+    waits = "rank 0  barrier #1 on group world, waits for rank 2, since 4.000 us"
     assert f"{waits}    {line_of(case, 2)}" in notes
 
 

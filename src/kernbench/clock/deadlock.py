@@ -92,7 +92,7 @@ def wait_line(rank: Rank) -> str:
         return f"  rank {rank.rank_id}  has not begun"
     if handle.done:
         return f"  rank {rank.rank_id}  runs    {rank.site()}"
-    since = microseconds(rank.since_ps)
+    since = microseconds(max(rank.since_ps, rank.host_ps))
     return f"  rank {rank.rank_id}  {handle.describe()}, since {since}    {rank.site()}"
 
 

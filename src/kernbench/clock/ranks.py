@@ -42,6 +42,7 @@ class Rank:
         "aborted",
         "ended_ps",
         "error",
+        "host_ps",
         "local",
         "rank_id",
         "since_ps",
@@ -64,6 +65,8 @@ class Rank:
         self.ended_ps: int | None = None
         self.waiting_for: Handle | None = None
         self.since_ps = simulation.now_ps
+        self.host_ps = 0
+        """Its host's time when it last waited while that was ahead of the clock."""
         self.aborted = False
         self.threads: list[Rank] = []
         """Further threads of control that share its number and ``local``."""

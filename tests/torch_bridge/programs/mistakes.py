@@ -5,6 +5,7 @@ python mistakes.py CASE [ARGUMENTS]
 
 import os
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -37,6 +38,15 @@ def different_roots() -> None:
 
 def a_rank_is_missing() -> None:
     if rank != 2:
+        dist.all_reduce(x)
+
+
+def ranks_wait_late() -> None:
+    begun_ns = time.perf_counter_ns()
+    if rank != 2:
+        for _ in range(50):
+            x.add_(1)
+        print("host", time.perf_counter_ns() - begun_ns)
         dist.all_reduce(x)
 
 

@@ -199,6 +199,9 @@ class CollectiveWork(Work):
         part, run = self._part, self._process.session.run
         if run.keeper is not None:
             run.keeper.waits(Action.WAIT_DATA, part)
+        rank = run.simulation.running
+        if rank is not None and not part.data.done:
+            rank.host_ps = self._process.host.now_ps
         run.simulation.wait(part.data)
         part.waited_for()
         if part.error is not None:
