@@ -16,6 +16,7 @@ from kernbench.op_log import TextColumn
 Column = npt.NDArray[Any]
 _BITS = 62
 """Of numbers that fit into those of numpy."""
+_NONE = np.zeros(0, dtype=np.int32)
 
 
 class Trail:
@@ -70,13 +71,18 @@ class Trail:
             }
         )
 
-    def hops(self) -> dict[str, Column]:
-        """Return a column for each name of HOP."""
-        return _columns(self.HOP, self._hops)
+    def columns(self) -> tuple[int, dict[str, Column]]:
+        """Return how many hops there are, and columns of them and of the intakes after them.
 
-    def intakes(self) -> dict[str, Column]:
-        """Return a column for each name of INTAKE."""
-        return _columns(self.INTAKE, self._intakes)
+        What only one of both has is as long as that.
+        """
+        both = {name: [*self._hops, *self._intakes] for name in self.HOP if name in self.INTAKE}
+        own = {"link": self._hops, "busy_ps": self._hops, "reduce": self._intakes}
+        found = {
+            name: np.concatenate([_NONE, *(piece[name] for piece in pieces)], dtype=_dtype(name))
+            for name, pieces in {**both, **own}.items()
+        }
+        return len(found["link"]), found
 
 
 def _places(each: Round) -> tuple[Column, Column]:
@@ -86,9 +92,8 @@ def _places(each: Round) -> tuple[Column, Column]:
     return step, np.concatenate([it.chunk for it in each.steps]).astype(np.int64)
 
 
-def _columns(names: tuple[str, ...], pieces: list[dict[str, Column]]) -> dict[str, Column]:
-    none = np.zeros(0, dtype=np.int64)
-    return {name: np.concatenate([none, *(piece[name] for piece in pieces)]) for name in names}
+def _dtype(name: str) -> type[np.signedinteger[Any]]:
+    return np.int64 if name.endswith("_ps") else np.int32
 
 
 def build_rows(plan: LinkPlan, trail: Trail) -> dict[str, Column]:
@@ -96,26 +101,21 @@ def build_rows(plan: LinkPlan, trail: Trail) -> dict[str, Column]:
 
     Ordered by step and start; the columns are those of the op log.
     """
-    hops, intakes = trail.hops(), trail.intakes()
-    hops["link"] = plan.links[hops["link"]]
-    reduce = intakes.pop("reduce").astype(bool)
-    num_hops = len(hops["step"])
-    rows: dict[str, Column] = {
-        name: np.concatenate([hops[name], intakes[name]])
-        for name in ("step", "chunk", "rank", "peer", "size", "start_ps", "end_ps")
-    }
+    num_hops, rows = trail.columns()
+    reduce = rows.pop("reduce").astype(bool)
     rows["bytes"] = plan.sizes[rows.pop("size")]
+    hops = {name: rows[name] for name in ("busy_ps", "link")}
     rows["busy_ps"] = rows["end_ps"] - rows["start_ps"]
     rows["busy_ps"][:num_hops] = hops["busy_ps"]
-    rows["link"] = np.full(len(rows["step"]), -1)
-    rows["link"][:num_hops] = hops["link"]
+    rows["link"] = np.full(len(rows["step"]), -1, dtype=np.int32)
+    rows["link"][:num_hops] = plan.links[hops["link"]]
     rows["flops"] = np.zeros_like(rows["bytes"])
     # In a fold every slot that arrives is added later, which counts where it arrived; what a
     # switch adds on the way up is no work of a SIP.
     in_switch = np.array([step.part == "up" for step in plan.schedule.steps], dtype=np.bool_)
-    adds = (reduce & ~in_switch[intakes["step"]]) | plan.schedule.fold
+    adds = (reduce & ~in_switch[rows["step"][num_hops:]]) | plan.schedule.fold
     rows["flops"][num_hops:] = rows["bytes"][num_hops:] // plan.schedule.itemsize * adds
-    sort = np.zeros(len(rows["step"]), dtype=np.intp)
+    sort = np.zeros(len(rows["step"]), dtype=np.int8)
     sort[num_hops:] = 1 + reduce
     order = _order_by(*(rows[name] for name in ("step", "start_ps", "rank", "link")))
     found = {name: column[order] for name, column in rows.items()}
