@@ -170,41 +170,36 @@ class CacheContents:
         self.base = base
         self._ranges = CachedRanges(cache)
         # Without a cache nothing changes.
-        self._steps = CacheSteps() if steps is None or cache is None else steps
-        self._steps.num_sips += 1
+        self.steps = CacheSteps() if steps is None or cache is None else steps
+        self.steps.num_sips += 1
 
     def touch(self, start: int, end: int, size: int | None = None) -> None:
         """Record that a command uses bytes of an address range, all of them or ``size``."""
         start, end = start - self.base, end - self.base
-        key = (None, start, end, size)
-        if not self.has_done(key):
-            self.do(key, lambda ranges: ranges.touch(start, end, size))
+        self.change((None, start, end, size), lambda ranges: ranges.touch(start, end, size))
 
     def share(self, start: int, end: int) -> Fraction:
         """Return which share of an address range is there, rounded down to a step."""
         return SHARES[self._ranges.share_steps(start - self.base, end - self.base)]
 
-    def has_done(self, key: Hashable) -> tuple[Any] | None:
-        """Do what ``key`` decides, if an alike SIP has lately done so; return what it found."""
-        steps = self._steps
-        if steps.num_sips > 1:
-            step = steps.get((self._ranges.number, key))
-            if step is not None:
-                found, self._ranges = step
-                return found  # type: ignore[no-any-return]
-        return None
+    def own(self) -> CachedRanges:
+        """Return the ranges of a SIP that shares its steps with none, to be changed."""
+        self._ranges.number = -1
+        return self._ranges
 
-    def do(self, key: Hashable, change: Callable[[CachedRanges], Any]) -> Any:
-        """Change the ranges by what ``key`` decides, and return what that finds."""
-        steps, ranges = self._steps, self._ranges
+    def change(self, key: Hashable, how: Callable[[CachedRanges], Any]) -> Any:
+        """Change the ranges, and return what ``how`` does; the key decides all that it does."""
+        ranges, steps = self._ranges, self.steps
         if steps.num_sips == 1:
-            # Nobody else has these ranges, nor will have them.
-            ranges.number = -1
-            return change(ranges)
+            return how(self.own())
         if ranges.number < 0:
             ranges.number = steps.new_number()
-        self._ranges = after = ranges.copy()
-        after.number = steps.new_number()
-        found = change(after)
-        steps.keep((ranges.number, key), ((found,), after))
+        numbered = (ranges.number, key)
+        step = steps.get(numbered)
+        if step is None:
+            after = ranges.copy()
+            after.number = steps.new_number()
+            step = how(after), after
+            steps.keep(numbered, step)
+        found, self._ranges = step
         return found

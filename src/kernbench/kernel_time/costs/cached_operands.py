@@ -85,12 +85,10 @@ def meet_operands(
     """
     base = contents.base
     placed = tuple([addresses[param] - base for param in operands.known])
+    if contents.steps.num_sips == 1:
+        return _meet(contents.own(), operands, placed)
     key = (operands, placed)
-    step = contents.has_done(key)
-    if step is not None:
-        return step[0]  # type: ignore[no-any-return]
-    found: tuple[int, ...] = contents.do(key, lambda ranges: _meet(ranges, operands, placed))
-    return found
+    return contents.change(key, lambda ranges: _meet(ranges, operands, placed))  # type: ignore[no-any-return]
 
 
 def _meet(
