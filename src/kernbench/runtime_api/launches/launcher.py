@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.base.run import Run
     from kernbench.triton_backend import KernelBinary
 
+_new_tuple = tuple.__new__
+"""Makes a NamedTuple: its own way is a call of Python, for each pointer of each launch."""
+
 
 class KernelLaunch(StreamCommand):
     """One launch on a stream: scheduled when it starts, recorded when it ends.
@@ -413,7 +416,7 @@ class KernelLauncher:
                 assert isinstance(plan, KernelPlan)
                 refuse_out_of_bounds(self.engine, plan, index, tensor, state)
             addresses[index] = tensor._address
-            params[index] = PointerArg(buffer, start)
+            params[index] = _new_tuple(PointerArg, (buffer, start))
             if writes:
                 written.append(buffer)
             if tensor.dp is not None:
