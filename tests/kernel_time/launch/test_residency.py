@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import triton
 import triton.language as tl
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernbench import RuntimeContext
@@ -43,6 +43,13 @@ def test_all_blocks_that_fit_begin_together(blocks: int, shared: list[int], expe
     numbers=st.lists(st.tuples(*(st.integers(0, 50),) * 4), min_size=3, max_size=3),
     num_pes=st.integers(1, 5),
     room=st.integers(1, 4),
+)
+# A multiprocessor that began later has room again before the last one that was idle begins.
+@example(
+    runs=[(0, 3), (1, 1), (0, 1), (0, 1), (0, 3), (1, 4)],
+    numbers=[(1, 0, 0, 1), (0, 0, 0, 1), (0, 0, 0, 0)],
+    num_pes=4,
+    room=2,
 )
 def test_runs_of_blocks_are_placed_as_single_ones(
     runs: list[tuple[int, int]], numbers: list[tuple[int, ...]], num_pes: int, room: int

@@ -146,7 +146,7 @@ def _in_runs(
     """Place blocks as :func:`_singly` does; return each one's start and PE, and the makespan.
 
     Of blocks in a row that take equally long, as many are placed at once as there are
-    multiprocessors that have room before the first of them has room again.
+    multiprocessors that have room before any of them has room again.
     """
     starts, on_pes = (np.empty(sum(counts), dtype=np.int64) for _ in range(2))
     free = np.zeros(num_pes, dtype=np.int64)
@@ -159,10 +159,9 @@ def _in_runs(
         own, shared = int(times.own_ps[index]), times.shared_ps[index]
         duration = int(times.duration_ps[index])
         while count:
-            start = int(free[0])
-            oldest = int(ends[0, 1]) if room > 1 else start + duration
-            again = max(start + own, oldest)
-            at_once = max(1, min(count, int(np.searchsorted(free, again))))
+            again = np.maximum(free + own, ends[:, 1] if room > 1 else free + duration)
+            in_turn = free[1:] < np.minimum.accumulate(again)[:-1]
+            at_once = min(count, 1 + int(np.logical_and.accumulate(in_turn).sum()))
             now = slice(placed, placed + at_once)
             starts[now], on_pes[now] = free[:at_once], pes[:at_once]
             before = shared * np.arange(at_once)[:, None]
