@@ -28,6 +28,21 @@ def test_only_tensors_of_devices_are_cast_and_only_inside(data: bool) -> None:
     run("only_tensors_of_devices_are_cast_and_only_inside", data=data)
 
 
+@pytest.mark.adr("0202-D1")
+@pytest.mark.parametrize("data", [True, False])
+def test_softmax_of_float16_is_one_operation(data: bool) -> None:
+    log = run(
+        "softmax_of_float16_is_one_operation",
+        "data" if data else "no data",
+        machine="a100-sxm-80g",
+        data=data,
+    ).op_log
+    found = Counter(each.template.name for each in log.instances)
+    assert found["aten._softmax"] == 3 + 1
+    assert found["aten._log_softmax_backward_data"] == 3
+    assert "aten._to_copy" not in found
+
+
 @pytest.mark.adr("0099-D2")
 def test_training_under_autocast_casts_the_same_without_data() -> None:
     def operations(data: bool) -> Counter[str]:

@@ -93,6 +93,33 @@ def training(times: str) -> None:
         optimizer.zero_grad()
 
 
+def softmax_of_float16_is_one_operation(has_data: str) -> None:
+    torch.manual_seed(0)
+    for name in ("softmax", "log_softmax"):
+        for shape, dim in (((6, 40), -1), ((3, 5, 4), 1), ((), 0)):
+            host = torch.randn(shape, dtype=torch.float16, requires_grad=True)
+            there = host.detach().cuda().requires_grad_()
+            with torch.autocast("cuda", torch.float16):
+                found = getattr(there, name)(dim)
+            # What the CPU computes of the same numbers, cast first.
+            wanted = getattr(host, name)(dim, dtype=torch.float32)
+            outer = torch.linspace(-1, 1, max(host.numel(), 1)).view(host.shape)
+            (gradient,) = torch.autograd.grad(found, there, outer.cuda())
+            (expected,) = torch.autograd.grad(wanted, host, outer)
+            assert found.dtype == torch.float32
+            assert gradient.dtype == torch.float16
+            if has_data == "data":
+                assert torch.equal(found.cpu(), wanted)
+                assert torch.equal(gradient.cpu(), expected)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    x = torch.ones(1024, 1024, dtype=torch.float16, device="cuda")
+    with torch.autocast("cuda", torch.float16):
+        x.softmax(-1)
+    # Nothing but the operand and the result.
+    assert torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated() == 4 << 20
+
+
 def what_cuda_refuses_under_autocast_is_refused() -> None:
     x = torch.rand(4, device="cuda")
     with torch.autocast("cuda"):

@@ -62,6 +62,9 @@ def execute_first(
     func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]
 ) -> tuple[Any, Callable[..., Any]]:
     """Execute a call; return its result, and the fastest function for further calls of its kind."""
+    if operation.call is not func._op:
+        # It computes what PyTorch's own functions refuse on the CPU.
+        return operation.call(*args, **kwargs), operation.call
     name = func._schema.name.partition("::")[2]
     direct: Any = next(filter(None, (getattr(each, name, None) for each in _OWNERS)), None)
     if direct is None or not all(map(_is_native, args)):

@@ -44,7 +44,14 @@ class ConvolutionCosts:
         self._known: dict[Any, OperationTiming] = {}
 
     def timing(
-        self, name: str, args: Any, result: Any, dtype: DType, sip_id: int, precision: str
+        self,
+        name: str,
+        args: Any,
+        result: Any,
+        dtype: DType,
+        sip_id: int,
+        precision: str,
+        flops: int,
     ) -> OperationTiming | None:
         """Return the schedules of a convolution or its gradients; None without a library."""
         architecture = self._machine.spec.kernel_library
@@ -75,7 +82,7 @@ class ConvolutionCosts:
             if summed:
                 # The gradient of a bias is a sum over the batch and all positions.
                 kernels.append(streamed("conv_bias", summed, 0))
-            found = self._known[key] = timing_of_library(name, kernels, sip, library)
+            found = self._known[key] = timing_of_library(name, kernels, sip, library, flops)
         return found
 
     def norm(

@@ -10,7 +10,7 @@ from kernbench.hardware import load_library
 from kernbench.library_kernels import Product, family_of, product_kernels
 from kernbench.ops import gemm_blocks, matmul, record_launches, sum_parts_call
 from kernbench.torch_bridge.costs.library import timing_of_library
-from kernbench.torch_bridge.costs.products import PLAIN, OperandLayout
+from kernbench.torch_bridge.costs.products import PLAIN, OperandLayout, flops_of
 from kernbench.torch_bridge.costs.sequences import timing_of_kernels
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class GemmCosts:
                 b_shared=layout.b_shared,
             )
             kernels += product_kernels(product, sip, library).kernels
-        return timing_of_library(name, kernels, sip, library)
+        return timing_of_library(name, kernels, sip, library, flops_of(products))
 
 
 def _one(

@@ -21,16 +21,22 @@ if TYPE_CHECKING:
 
 
 def timing_of_library(
-    name: str, kernels: Sequence[LibraryKernel], sip: SipSpec, library: KernelLibrary
+    name: str,
+    kernels: Sequence[LibraryKernel],
+    sip: SipSpec,
+    library: KernelLibrary,
+    flops: int | None = None,
 ) -> OperationTiming:
     """Return the schedules of an operation that launches kernels of a library in turn.
+
+    ``flops`` are those of the operation, where its kernels compute more to fill up their tiles.
 
     Raises:
         UnknownNameError: The library has no such kernel.
     """
     for each in kernels:
         library.constants(each.name)
-    return OperationTiming(partial(_template, name, tuple(kernels), sip, library))
+    return OperationTiming(partial(_template, name, tuple(kernels), sip, library, flops))
 
 
 def _template(
@@ -38,6 +44,7 @@ def _template(
     kernels: tuple[LibraryKernel, ...],
     sip: SipSpec,
     library: KernelLibrary,
+    flops: int | None,
     queued: bool,
 ) -> Template:
     times = times_of(kernels, sip, library, queued)
@@ -51,7 +58,8 @@ def _template(
     limits[Limit.LATENCY] = max(waits_ps, 0)
     read = sum(int(each.hbm_read_bytes) for each in kernels)
     written = sum(int(each.hbm_written_bytes) for each in kernels)
-    flops = sum(int(each.flops) for each in kernels)
+    if flops is None:
+        flops = sum(int(each.flops) for each in kernels)
     hbm_ps, gemm_ps, math_ps = limits[Limit.HBM], limits[Limit.GEMM], limits[Limit.MATH]
     busy = {Engine.DMA_IN: hbm_ps, Engine.DMA_OUT: hbm_ps, Engine.GEMM: gemm_ps}
     return Template(

@@ -16,12 +16,14 @@ from kernbench.torch_bridge.costs.by_bytes import chain_ps, timing_by_bytes, vec
 from kernbench.torch_bridge.costs.convolutions import ConvolutionCosts, is_planar
 from kernbench.torch_bridge.costs.gemm import GemmCosts
 from kernbench.torch_bridge.costs.given_shapes import GivenShapes
+from kernbench.torch_bridge.costs.norm_rows import rows_ps
 from kernbench.torch_bridge.costs.norm_weights import NormWeightCosts
 from kernbench.torch_bridge.costs.products import (
     CONVOLUTIONS,
     PRODUCTS,
     RECURRENT,
     RECURRENT_ON_HOST,
+    flops_of,
     layout_of,
     operand_of,
 )
@@ -106,7 +108,7 @@ class OperationCosts:
                 precision = self._precision_of(func, dtype, sip_id)
                 if func in CONVOLUTIONS:
                     convolved = self._convolutions.timing(
-                        name, args, result, dtype, sip_id, precision
+                        name, args, result, dtype, sip_id, precision, flops_of(sizes)
                     )
                     if convolved is not None:
                         return convolved
@@ -197,6 +199,7 @@ class OperationCosts:
         planes = _planes(result) if rule.by_position else 0
         spread = _spread(rule, operation, args, given, result)
         copied = tuple(_copied(rule, args))
+        rows = rows_ps(self._machine, operation.name, args, sip_id)
         key = (
             operation.name,
             sip_id,
@@ -207,6 +210,7 @@ class OperationCosts:
             spread,
             copied,
             summed,
+            rows,
         )
         found = self._by_bytes.get(key)
         if found is None:
@@ -218,7 +222,7 @@ class OperationCosts:
                 of_math = {
                     cost.value: rule.passes * elements * count for cost, count in rule.work.items()
                 }
-                waits_ps = chain_ps(sip, planes, elements // planes) if planes else 0
+                waits_ps = chain_ps(sip, planes, elements // planes) if planes else rows
                 found = timing_by_bytes(
                     operation.name, sip, rule.passes * read, written, math_ps, waits_ps, of_math
                 )

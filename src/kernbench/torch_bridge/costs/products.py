@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from kernbench.torch_bridge.base.versions import release_of_kernels
 from kernbench.torch_bridge.costs.scattered import has_steps
 
 aten = torch.ops.aten
@@ -27,9 +28,21 @@ def _mm(args: Any, result: Any) -> Products:
     return _one(1, m, n, k)
 
 
+_SHARES_WEIGHTS = (2, 0)
+"""The first release whose ``matmul`` gives a weight to each matrix of a batch whose rows do not lie
+one after another (PyTorch, pull request 76828). Earlier ones copied the rows into one matrix."""
+
+
 def _bmm(args: Any, result: Any) -> Products:
     batch, m, k = args[0].shape
+    if _is_shared(args[1]) and release_of_kernels() < _SHARES_WEIGHTS:
+        batch, m = 1, batch * m
     return _one(batch, m, args[1].shape[2], k)
+
+
+def _is_shared(matrices: Any) -> bool:
+    """Return whether a batch is one matrix, which ``torch.matmul`` expands."""
+    return bool(has_steps(matrices)) and matrices.stride(0) == 0 < matrices.shape[0] - 1
 
 
 def _mv(args: Any, result: Any) -> Products:
@@ -203,6 +216,11 @@ PLAIN = OperandLayout()
 _BATCHED = frozenset({"aten::bmm", "aten::baddbmm"})
 
 
+def flops_of(products: Products) -> int:
+    """Return the multiplications and additions of products, without what fills up tiles."""
+    return sum(2 * prod(sizes[:4]) for sizes in products)
+
+
 def layout_of(func: Any, args: Any, result: Any) -> OperandLayout:
     """Return how the operands of a product lie; of convolutions, for which others ask, nothing."""
     if func in CONVOLUTIONS:
@@ -222,10 +240,7 @@ def layout_of(func: Any, args: Any, result: Any) -> OperandLayout:
         for size, step in zip(each.shape, each.stride(), strict=True)
         if size > 1 and step > 1
     ]
-    shared = [
-        name in _BATCHED and has_steps(each) and each.stride(0) == 0 < each.shape[0] - 1
-        for each in (a, b)
-    ]
+    shared = [name in _BATCHED and _is_shared(each) for each in (a, b)]
     return OperandLayout(access_bytes=gcd(16, *steps), a_shared=shared[0], b_shared=shared[1])
 
 

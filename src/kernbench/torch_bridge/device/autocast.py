@@ -54,6 +54,11 @@ _INTO_FLOAT32 = _words(
     prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum
     """
 )
+# From float16 they are one kernel, with a flag (ADR-0202).
+_FROM_HALF = {
+    torch.ops.aten.softmax.int: torch.ops.aten._softmax.default,
+    torch.ops.aten.log_softmax.int: torch.ops.aten._log_softmax.default,
+}
 _WIDEST = _words(
     """
     addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot
@@ -136,7 +141,7 @@ def _kernel_of(name: str) -> Callable[..., Any]:
     if packet == "binary_cross_entropy":
         return _refused
     if packet in _INTO_FLOAT32:
-        return partial(_into_float32, func)
+        return partial(_into_float32, func, _FROM_HALF.get(func))
     if name in _NORMS:
         return partial(_norm, func, _NORMS[name])
     if packet in _WIDEST:
@@ -182,16 +187,18 @@ def _widest(values: Any) -> torch.dtype:
     return dtype
 
 
-def _into_float32(func: Any, *args: Any, **kwargs: Any) -> Any:
+def _into_float32(func: Any, from_half: Any, *args: Any, **kwargs: Any) -> Any:
     with _without_autocast():
-        func, args, kwargs = in_cxx(_with_float32, func, args, kwargs)
+        func, args, kwargs = in_cxx(_with_float32, func, from_half, args, kwargs)
         return func(*args, **kwargs)
 
 
-def _with_float32(func: Any, args: Any, kwargs: dict[str, Any]) -> _Call:
+def _with_float32(func: Any, from_half: Any, args: Any, kwargs: dict[str, Any]) -> _Call:
     position = _position_of_dtype(func)
     given = args[position] if position < len(args) else kwargs.get("dtype")
     if given is None and _is_cast(args[0]):
+        if from_half is not None and args[0].dtype is torch.float16:
+            return from_half._op, (*args[:position], True), {}
         args, kwargs = args[:position], {**kwargs, "dtype": torch.float32}
     return func._op, args, kwargs
 

@@ -265,7 +265,7 @@ def _on_host(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 def _in_any_numbers(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
     """Return what an operation gives on the host, in wider numbers where it lacks the dtype."""
     try:
-        return _on_host(func, args, kwargs)
+        return _on_host(operation.call, args, kwargs)
     except NotImplementedError as error:
         named = {name: _each(values_of, value) for name, value in kwargs.items()}
         return in_wider_numbers(operation, _each(values_of, args), named, error)

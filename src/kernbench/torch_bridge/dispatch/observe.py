@@ -322,7 +322,7 @@ class Observer(Mode):
             if operation.is_random:
                 with device_generator(_first_numel(args), kwargs.get("generator")):
                     return func(*args, **kwargs), None
-            return func(*args, **kwargs), None
+            return operation.call(*args, **kwargs), None
         except NotImplementedError as error:
             return in_wider_numbers(operation, args, kwargs, error), None
         except RuntimeError as error:

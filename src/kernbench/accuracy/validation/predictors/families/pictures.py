@@ -46,7 +46,7 @@ def timm_benchmark(row: Row, programs: Path) -> ChosenProgram:
         made = replace(made, changes=_HALF_SCORES)
     elif _release(row) == _WITHOUT_CUDNN and dtype != "float32" and form == "nchw":
         made = replace(made, changes=_COLUMNS)
-    if row.op == "train" or (_release(row) < _BY_GRAPH and form == "nhwc"):
+    if row.op == "train" or _release(row) < _BY_GRAPH:
         release = ".".join(str(each) for each in _release(row))
         made = replace(made, variables=((KERNELS_VARIABLE, release),))
     return ChosenProgram(program=made)
