@@ -96,9 +96,7 @@ def test_a_row_of_a_layer_norm_takes_a_block_however_short_it_is() -> None:
     def norm(rows: int, columns: int, machine: Any = A100) -> Template:
         x = empty(rows, columns, dtype=torch.float16)
         of_row = empty(columns, dtype=torch.float16)
-        return template(
-            machine, aten.native_layer_norm.default, x, [columns], of_row, of_row, 1e-5
-        )
+        return template(machine, aten.native_layer_norm.default, x, [columns], of_row, of_row, 1e-5)
 
     rows = 1 << 20
     short, longer, wide = (norm(rows, columns) for columns in (40, 320, 4096))

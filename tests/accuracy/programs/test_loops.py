@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from kernbench.accuracy.programs.child import import_torchvision  # noqa: E402
 from kernbench.accuracy.programs.loops import unet_training  # noqa: E402
 from kernbench.accuracy.programs.loops.classification import NETWORKS  # noqa: E402
 from kernbench.accuracy.programs.loops.columns import use_columns  # noqa: E402
 from kernbench.accuracy.programs.loops.hf_training import CHECKPOINTS, length_of  # noqa: E402
+from kernbench.accuracy.programs.loops.scores import scale_scores  # noqa: E402
 from kernbench.accuracy.programs.loops.timm_benchmark import check_size  # noqa: E402
 
 
@@ -101,3 +105,36 @@ def test_columns_give_what_a_convolution_of_three_dims_gives() -> None:
         model = torch.nn.Sequential(conv)
         use_columns(model)
         torch.testing.assert_close(model(x), wanted)
+
+
+class Attention(torch.nn.Module):
+    """Attention of one head, as timm's is written."""
+
+    scale = 0.25
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = x, x.flip(-1), x
+        q = q * self.scale
+        attn = q @ k.transpose(-2, -1)
+        attn = attn.softmax(dim=-1)
+        return attn @ v
+
+
+@pytest.mark.adr("0203-D4")
+def test_scores_are_scaled_after_their_product() -> None:
+    model = torch.nn.Sequential(Attention())
+    x = torch.randn(2, 9, 16)
+    wanted, seen = model(x), []
+    scale_scores(model)
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is torch.ops.aten.mul.Tensor:
+                seen.append(tuple(args[0].shape))
+            return func(*args, **(kwargs or {}))
+
+    with Sizes():
+        torch.testing.assert_close(model(x), wanted)
+    assert seen == [(2, 9, 9)]

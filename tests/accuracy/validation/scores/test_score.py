@@ -1,6 +1,10 @@
 """Errors by hand, groups, baselines, and what the command prints and writes."""
 
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -157,3 +161,39 @@ def test_the_fitted_line_finds_parameters_that_are_there(
     measured = t0 + np.maximum(a * times[:, 0], b * times[:, 1])
     off = np.abs(fit(times, measured) / measured - 1).mean()
     assert off < 0.06
+
+
+WORKER = """
+import threading, time
+from multiprocessing import get_context
+from kernbench.accuracy.validation.scores import score
+
+def work(pipe):
+    threading.Thread(target=score._end_with_parent, daemon=True).start()
+    pipe.send(None)
+    time.sleep(60)
+
+if __name__ == "__main__":
+    context = get_context("spawn")
+    pipe, other = context.Pipe()
+    child = context.Process(target=work, args=(other,))
+    child.start()
+    pipe.recv()
+    print(child.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_workers_end_when_the_process_that_asks_them_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "asks.py"
+    path.write_text(WORKER)
+    with subprocess.Popen([sys.executable, path], stdout=subprocess.PIPE, text=True) as asks:
+        assert asks.stdout is not None
+        worker = int(asks.stdout.readline())
+        os.kill(worker, 0)
+        asks.kill()
+    deadline = time.monotonic() + 20
+    with pytest.raises(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.kill(worker, 0)
+            time.sleep(0.05)

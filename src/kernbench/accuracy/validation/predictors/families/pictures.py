@@ -46,6 +46,8 @@ def timm_benchmark(row: Row, programs: Path) -> ChosenProgram:
         made = replace(made, changes=_HALF_SCORES)
     elif _release(row) == _WITHOUT_CUDNN and dtype != "float32" and form == "nchw":
         made = replace(made, changes=_COLUMNS)
+    elif _release(row) < _FUSED and model.startswith(_SCORES_SCALED):
+        made = replace(made, changes=_SCALED_SCORES)
     if row.op == "train" or _release(row) < _BY_GRAPH:
         release = ".".join(str(each) for each in _release(row))
         made = replace(made, variables=((KERNELS_VARIABLE, release),))
@@ -82,6 +84,21 @@ _UNFUSED = (
         "        if hasattr(each, 'fused_attn'):\n"
         "            each.fused_attn = False\n"
         "    step()",
+    ),
+)
+_FUSED = (2, 0)
+"""The first release with fused attention."""
+_SCORES_SCALED = (
+    *("vit_", "deit", "pit_", "crossvit_", "mobilevit_", "jx_nest", "nest_"),
+    *("twins_", "maxvit_", "maxxvit", "coatnet_", "coatnext_"),
+)
+"""Networks that scaled the scores of their attention before (timm's commits beef62e7, of July 2022,
+and 98c5e782, of November). Swin, BEiT and CaiT scaled queries, as all do now."""
+_SCALED_SCORES = (
+    (
+        r"^    step\(\)$",
+        "    from kernbench.accuracy.programs.loops.scores import scale_scores\n"
+        "    scale_scores(model)\n    step()",
     ),
 )
 _WITHOUT_CUDNN = (2, 9)
