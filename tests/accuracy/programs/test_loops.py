@@ -139,3 +139,7 @@ def test_scores_are_scaled_after_their_product() -> None:
         found = model(x)
     torch.testing.assert_close(found, wanted)
     assert seen == [(2, 9, 9)]
+    # Another program's module of that class has its own text.
+    with Sizes():
+        torch.testing.assert_close(Attention()(x), wanted, rtol=0, atol=1.0)
+    assert seen[1] == (2, 9, 16)

@@ -9,6 +9,9 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
+from functools import cache
+from types import FunctionType, MethodType
+from typing import Any
 
 from torch import nn
 
@@ -18,11 +21,21 @@ _PRODUCT = re.compile(r"= (q @ k\.transpose\(-2, -1\)|q\.transpose\(-2, -1\) @ k
 
 def scale_scores(model: nn.Module) -> None:
     """Let a model's modules scale the scores of attention that is not fused."""
-    for kind in {type(each) for each in model.modules() if hasattr(each, "scale")}:
-        text = textwrap.dedent(inspect.getsource(kind.forward))
-        if not _OF_QUERIES.search(text) or not _PRODUCT.search(text):
-            continue
-        text = _PRODUCT.sub(r"= (\1) * self.scale", _OF_QUERIES.sub("", text))
-        made: dict[str, object] = {}
-        exec(text, vars(inspect.getmodule(kind)), made)
-        kind.forward = made["forward"]  # type: ignore[assignment,method-assign]
+    for each in model.modules():
+        if hasattr(each, "scale"):
+            forward = _with_scaled_scores(type(each))
+            if forward is not None:
+                # Of this module alone: the class is that of other programs, too.
+                each.forward = MethodType(forward, each)
+
+
+@cache
+def _with_scaled_scores(kind: type[nn.Module]) -> FunctionType | None:
+    text = textwrap.dedent(inspect.getsource(kind.forward))
+    if not _OF_QUERIES.search(text) or not _PRODUCT.search(text):
+        return None
+    text = _PRODUCT.sub(r"= (\1) * self.scale", _OF_QUERIES.sub("", text))
+    made: dict[str, Any] = {}
+    exec(text, vars(inspect.getmodule(kind)), made)  # noqa: S102 - a network's own text
+    forward: FunctionType = made["forward"]
+    return forward
