@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from functools import cache
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -21,21 +20,21 @@ _PRODUCT = re.compile(r"= (q @ k\.transpose\(-2, -1\)|q\.transpose\(-2, -1\) @ k
 
 def scale_scores(model: nn.Module) -> None:
     """Let a model's modules scale the scores of attention that is not fused."""
-    for each in model.modules():
-        if hasattr(each, "scale"):
-            forward = _with_scaled_scores(type(each))
-            if forward is not None:
-                # Of this module alone: the class is that of other programs, too.
-                each.forward = MethodType(forward, each)
+    with_scale = [each for each in model.modules() if hasattr(each, "scale")]
+    made = {kind: _with_scaled_scores(kind) for kind in map(type, with_scale)}
+    for each in with_scale:
+        forward = made[type(each)]
+        if forward is not None:
+            # Of this module alone: the class is that of other programs, too.
+            each.forward = MethodType(forward, each)
 
 
-@cache
 def _with_scaled_scores(kind: type[nn.Module]) -> FunctionType | None:
     text = textwrap.dedent(inspect.getsource(kind.forward))
     if not _OF_QUERIES.search(text) or not _PRODUCT.search(text):
         return None
     text = _PRODUCT.sub(r"= (\1) * self.scale", _OF_QUERIES.sub("", text))
     made: dict[str, Any] = {}
-    exec(text, vars(inspect.getmodule(kind)), made)  # noqa: S102 - a network's own text
+    exec(text, vars(inspect.getmodule(kind)), made)
     forward: FunctionType = made["forward"]
     return forward
