@@ -28,7 +28,7 @@ def test_only_tensors_of_devices_are_cast_and_only_inside(data: bool) -> None:
     run("only_tensors_of_devices_are_cast_and_only_inside", data=data)
 
 
-@pytest.mark.adr("0202-D1")
+@pytest.mark.adr("0207-D1")
 @pytest.mark.parametrize("data", [True, False])
 def test_softmax_of_float16_is_one_operation(data: bool) -> None:
     log = run(

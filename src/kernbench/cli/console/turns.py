@@ -1,4 +1,4 @@
-"""A note where one rank keeps the process to itself for long (ADR-0202)."""
+"""A note where one rank keeps the process to itself for long (ADR-0204)."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ _INTO_FLOAT32 = _words(
     prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum
     """
 )
-# From float16 they are one kernel, with a flag (ADR-0202).
+# From float16 they are one kernel, with a flag (ADR-0207).
 _FROM_HALF = {
     torch.ops.aten.softmax.int: torch.ops.aten._softmax.default,
     torch.ops.aten.log_softmax.int: torch.ops.aten._log_softmax.default,
