@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from kernbench.torch_bridge.base.half_softmax import calls_of
 from kernbench.torch_bridge.base.host_parts import HostPart, host_part
 from kernbench.torch_bridge.base.refusals import WITHOUT_SYMMETRIC_MEMORY, UnsupportedTorchError
 
@@ -181,7 +180,7 @@ def describe(func: Any) -> Operation:
         if each.alias_info is not None and each.alias_info.is_write
     )
     return Operation(
-        call=calls_of(full_name, func._op),
+        call=func._op,
         # A device's attention has the name without what says that the host computes it.
         name=str(func._overloadpacket).replace("_for_cpu", ""),
         full_name=full_name,

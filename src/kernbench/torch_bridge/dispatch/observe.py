@@ -24,7 +24,7 @@ from kernbench.torch_bridge.dispatch.operands import ends_of_copy, is_for_device
 from kernbench.torch_bridge.dispatch.pricing import Pricing
 from kernbench.torch_bridge.dispatch.shapes import Known, comes_back, copy_to_host
 from kernbench.torch_bridge.dispatch.unwritten import begin_unwritten
-from kernbench.torch_bridge.dispatch.wider_numbers import in_wider_numbers
+from kernbench.torch_bridge.dispatch.wider_numbers import in_wider_numbers, with_dtypes_of_gpus
 from kernbench.torch_bridge.placement.allocations import refuse_too_much
 from kernbench.torch_bridge.placement.call_keys import look_at
 from kernbench.torch_bridge.placement.in_use import check_named
@@ -136,7 +136,7 @@ class Observer(Mode):
             return NotImplemented
         found = _OPERATIONS.get(id(func))
         if found is None:
-            found = _OPERATIONS[id(func)] = describe(func), func
+            found = _OPERATIONS[id(func)] = with_dtypes_of_gpus(describe(func)), func
         operation = found[0]
         kernel = self._registered.get(func._name) if self._registered else None
         if kernel is None and operation.is_custom:

@@ -507,18 +507,33 @@ def test_networks_of_timm_run_with_the_switches_of_their_file(
 
 @pytest.mark.adr("0196-D2")
 @pytest.mark.adr("0201-D3")
+@pytest.mark.adr("0203-D2")
 def test_steps_that_had_other_kernels_have_those_of_their_release(tmp_path: Path) -> None:
     line = "timm-bench,RTX 3090,{},amp,{},no,{},resnet34,21.8,224,64,3.6,10"
     found = {}
     for each in (
         ("1.12", "nchw", "train"), ("1.13", "nhwc", "infer"), ("1.13", "nchw", "infer"),
-        ("2.4.0", "nhwc", "infer"),
+        ("2.4.0", "nhwc", "infer"), ("2.1.0", "nchw", "infer"),
     ):  # fmt: skip
         (row,) = rows_of(tmp_path, TIMM + "\n", line.format(*each))
         found[each] = dict(PREDICTOR.asked(row).program.variables)
     assert [each.get("KERNBENCH_TORCH_KERNELS") for each in found.values()] == [
-        "1.12", "1.13", None, None
+        "1.12", "1.13", "1.13", None, None
     ]  # fmt: skip
+
+
+@pytest.mark.adr("0203-D4")
+def test_networks_scaled_scores_before_attention_was_fused(tmp_path: Path) -> None:
+    line = "timm-bench,RTX 3090,{},amp,nhwc,no,{},{},21.8,224,64,3.6,10"
+    for release, phase, model, scales in (
+        ("1.13", "infer", "deit_tiny_patch16_224", True), ("1.12", "train", "pit_s_224", True),
+        ("1.13", "infer", "swin_s3_tiny_224", False), ("1.13", "infer", "resnet34", False),
+        ("2.1.0", "infer", "deit_tiny_patch16_224", False),
+    ):  # fmt: skip
+        (row,) = rows_of(tmp_path, TIMM + "\n", line.format(release, phase, model))
+        text = PREDICTOR.asked(row).program.text()
+        assert ("scale_scores(model)" in text) is scales
+        compile(text, "the loop", "exec")
 
 
 @pytest.mark.adr("0201-D5")
