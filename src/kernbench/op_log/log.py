@@ -37,6 +37,8 @@ Each = int | tuple[int, ...]
 
 WIDTH = 9
 """Plain values of a command, or of commands in a row."""
+_ENDS = 5
+"""Where a command's end is among them."""
 HOST_WIDTH = 5
 """Plain values of a host span."""
 _SHOWN_ROWS = 10
@@ -330,10 +332,13 @@ class OpLog:
     @property
     def end_ps(self) -> int:
         """When the last work on a device or a host ended."""
-        from kernbench.op_log.columns import command_columns, host_columns
-
-        ends_ps = (command_columns(self).ends_ps, host_columns(self).ends_ps)
-        return max(int(each.max(initial=0)) for each in ends_ps)
+        ends_ps = [max(each.ends_ps) for each in self._instances]
+        ends_ps += [max(each, default=0) for each in self.plain_instances[WIDTH - 1 :: WIDTH]]
+        of_commands = self.plain_commands[_ENDS::WIDTH]
+        ends_ps += [max(each) if type(each) is tuple else each for each in of_commands]
+        ends_ps += [span.end_ps for span in self._host_spans]
+        ends_ps += self.plain_spans[HOST_WIDTH - 1 :: HOST_WIDTH]
+        return max(ends_ps, default=0)
 
     def to_arrow(self) -> pa.Table:
         """Return one row per batched command, in absolute time (schema: ``op_log.schema``)."""
