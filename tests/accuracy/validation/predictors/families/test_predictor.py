@@ -522,6 +522,15 @@ def test_steps_that_had_other_kernels_have_those_of_their_release(tmp_path: Path
     ]  # fmt: skip
 
 
+@pytest.mark.adr("0203-D5")
+def test_networks_of_a_package_that_timm_left_are_not_answered(tmp_path: Path) -> None:
+    line = "timm-bench,RTX 3090,{},amp,nhwc,no,infer,tresnet_m,31.39,224,64,3.6,10"
+    old, new = rows_of(tmp_path, TIMM + "\n", line.format("1.13"), line.format("2.4.0"))
+    with pytest.raises(ProgramError, match="InPlace-ABN"):
+        PREDICTOR.asked(old)
+    assert PREDICTOR.asked(new).program.args[0] == "tresnet_m"
+
+
 @pytest.mark.adr("0203-D4")
 def test_networks_scaled_scores_before_attention_was_fused(tmp_path: Path) -> None:
     line = "timm-bench,RTX 3090,{},amp,nhwc,no,{},{},21.8,224,64,3.6,10"

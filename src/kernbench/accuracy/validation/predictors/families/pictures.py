@@ -33,6 +33,10 @@ def timm_benchmark(row: Row, programs: Path) -> ChosenProgram:
     dtype = _DTYPES.get(row.dtype)
     if dtype is None:
         raise ProgramError(f"timm's benchmark has no dtype {row.dtype}")
+    if row.fields["model"].startswith("tresnet_") and _release(row) < _FUSED:
+        raise ProgramError(
+            "timm's TResNet of before April 2023 normed by a package of its own (InPlace-ABN)"
+        )
     form = row.fields.get("memory_format", "") or "nchw"
     sizes = (row.integer("img_size"), row.integer("batch_size"))
     model = row.fields["model"]
