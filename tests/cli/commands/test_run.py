@@ -198,3 +198,20 @@ def test_a_bench_and_a_context_have_the_same_ranks_and_sips_where_none_are_asked
     # A size is a number of ranks; a preset's name alone is none.
     assert torch.world_size == {"ahbm:2": 2, "h100-sxm:2x4": 8}.get(machine or "", 1)
     assert torch.machine.num_sips >= torch.world_size
+
+
+def test_a_script_that_asks_pytorch_for_a_gpu_unseen_hears_how_it_would_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    hidden = tmp_path / "hidden.py"
+    hidden.write_text("import torch\nfor _ in range(2):\n    torch.ones(2, device='cuda').cuda()\n")
+    path = tmp_path / "starts.py"
+    path.write_text(f"import runpy\nrunpy.run_path({str(hidden)!r})\n")
+    for command, times in (("run", 1), ("script", 0)):
+        with pytest.raises(SystemExit) as end:
+            app([command, str(path)])
+        assert not end.value.code
+        err = capsys.readouterr().err
+        assert err.count("note: starts.py asks PyTorch for a GPU") == times
+        assert err.count("kernbench torchrun starts.py") == times

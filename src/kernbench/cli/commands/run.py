@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -145,8 +146,18 @@ def _run(context: typer.Context, options: RunOptions) -> int:
         return run_bench(BenchOptions(**values))
     values["machine"] = options.machine or given.DEFAULT_MACHINE
     if kind is Kind.SCRIPT:
-        return run_script(ScriptOptions(**values))
+        return run_script(ScriptOptions(**values), _say_what_would_run)
     return torchrun(TorchrunOptions(**values))
+
+
+def _say_what_would_run(path: Path) -> None:
+    """Note that a program, which imports no PyTorch that could be seen, asks it for a GPU."""
+    typer.echo(
+        f"note: {path.name} asks PyTorch for a GPU, though neither it nor a module beside it "
+        "imports PyTorch: it is run as a script, whose Triton kernels alone are timed; kernbench "
+        f"torchrun {path.name} runs PyTorch's operations on devices, too",
+        err=True,
+    )
 
 
 def _refuse_options_of_others(context: typer.Context, options: RunOptions, kind: Kind) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,8 +42,11 @@ class ScriptOptions(given.KernelOptions):
     ] = None
 
 
-def run_script(options: ScriptOptions) -> int:
-    """Run a program as ``python FILE ARGS`` would, report, and return its exit status."""
+def run_script(options: ScriptOptions, asked: Callable[[Path], None] | None = None) -> int:
+    """Run a program as ``python FILE ARGS`` would, report, and return its exit status.
+
+    ``asked`` is called with its path when it first asks PyTorch for a GPU.
+    """
 
     def start() -> int:
         from kernbench.cli.programs.arguments import exit_status, say_whose_options
@@ -72,7 +76,9 @@ def run_script(options: ScriptOptions) -> int:
 
         def work() -> int:
             try:
-                run_program(path, code, [options.program, *args], machine, options.target)
+                argv = [options.program, *args]
+                once = cache(partial(asked, path)) if asked else _nothing
+                run_program(path, code, argv, machine, options.target, once)
             except SystemExit as end:
                 return exit_status(end)
             return DONE
@@ -138,12 +144,22 @@ def compile_program(path: Path, command: str) -> CodeType:
     return compile(tree, str(path), "exec")
 
 
+def _nothing() -> None:
+    pass
+
+
 def run_program(
-    path: Path, code: CodeType, argv: list[str], machine: Machine, target: str | None = None
+    path: Path,
+    code: CodeType,
+    argv: list[str],
+    machine: Machine,
+    target: str | None = None,
+    asked: Callable[[], None] = _nothing,
 ) -> None:
     """Run a program inside the active run; it may end by ``SystemExit``.
 
-    ``target`` is what it hears of the target, if not the truth.
+    ``target`` is what it hears of the target, if not the truth; ``asked`` is called whenever it
+    asks PyTorch for a GPU.
     """
     from kernbench.cli.programs.torch_stand_in import torch_stands_in
     from kernbench.runtime_api import current_context
@@ -151,7 +167,7 @@ def run_program(
 
     context, architecture = current_context(), machine.spec.cuda_architecture
     with (
-        torch_stands_in(properties_of(machine), context.run.lent.lend, context.has_data),
+        torch_stands_in(properties_of(machine), context.run.lent.lend, context.has_data, asked),
         announced_target(target, architecture if target == "cuda" else None),
         as_main(path, argv) as module,
     ):

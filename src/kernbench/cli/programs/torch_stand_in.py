@@ -20,18 +20,22 @@ from typing import Any
 
 @contextmanager
 def torch_stands_in(
-    properties: Mapping[str, Any], lend: Callable[[Any], None], has_data: bool = True
+    properties: Mapping[str, Any],
+    lend: Callable[[Any], None],
+    has_data: bool = True,
+    asked: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
     """Let PyTorch answer for the device while the block runs, from its import on.
 
     ``properties`` are those of ``torch.cuda.get_device_properties``; ``lend`` is given each tensor
-    whose address the program asks for, which may reach a kernel in a table of addresses. Without
+    whose address the program asks for, which may reach a kernel in a table of addresses. ``asked``
+    is called whenever the program asks PyTorch for the GPU. Without
     data, tensors of random numbers hold what memory held: no time and no memory goes into them.
     """
     with ExitStack() as undo:
 
         def prepare(torch: ModuleType) -> None:
-            _prepare(torch, properties, lend, has_data, undo)
+            _prepare(torch, properties, _device_mode(torch, lend, has_data, asked), undo)
 
         loaded = sys.modules.get("torch")
         if loaded is None:
@@ -76,8 +80,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 def _prepare(
     torch: Any,
     properties: Mapping[str, Any],
-    lend: Callable[[Any], None],
-    has_data: bool,
+    mode: Any,
     undo: ExitStack,
 ) -> None:
     described = SimpleNamespace(**properties)
@@ -97,7 +100,6 @@ def _prepare(
     if not hasattr(torch.cpu, "set_stream"):
         _replace(undo, torch.cpu, "set_stream", lambda stream: None)
     _replace(undo, torch.Tensor, "is_cuda", property(lambda tensor: True))
-    mode = _device_mode(torch, lend, has_data)
     mode.__enter__()
     undo.callback(mode.__exit__, None, None, None)
 
@@ -123,13 +125,17 @@ def _unfilled(torch: Any) -> dict[Any, Any]:
     }
 
 
-def _device_mode(torch: Any, lend: Callable[[Any], None], has_data: bool) -> Any:
+def _device_mode(
+    torch: Any, lend: Callable[[Any], None], has_data: bool, asked: Callable[[], None]
+) -> Any:
     """Return the mode in which PyTorch's functions make CPU tensors for a GPU's device."""
 
     def to_host(value: Any) -> Any:
         if isinstance(value, str) and value.split(":")[0] == "cuda":
+            asked()
             return "cpu"
         if isinstance(value, torch.device) and value.type == "cuda":
+            asked()
             return torch.device("cpu")
         return value
 
@@ -148,6 +154,7 @@ def _device_mode(torch: Any, lend: Callable[[Any], None], has_data: bool) -> Any
         ) -> Any:
             kwargs = dict(kwargs or {})
             if func is torch.Tensor.cuda:
+                asked()
                 return args[0]
             if func is torch.Tensor.data_ptr:
                 lend(args[0])
