@@ -201,7 +201,7 @@ class CollectiveWork(Work):
             run.keeper.waits(Action.WAIT_DATA, part)
         rank = run.simulation.running
         if rank is not None and not part.data.done:
-            rank.host_ps = self._process.host.now_ps
+            rank.host_ps = self._process.host.paid_ps
         run.simulation.wait(part.data)
         part.waited_for()
         if part.error is not None:
