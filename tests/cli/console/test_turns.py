@@ -82,7 +82,7 @@ def test_a_rank_that_does_not_give_way_is_named_on_stderr(
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
     simulation, found = Simulation(), Noted()
-    turns = Turns(simulation, lambda: 0)
+    turns = Turns(simulation)
 
     def note() -> str | None:
         line = turns.note()
@@ -101,7 +101,7 @@ def test_a_rank_that_does_not_give_way_is_named_on_stderr(
         simulation.drain()
     first = body.__code__.co_firstlineno
     told = re.fullmatch(
-        r"note: rank 1 has not given way for \d+ s, in which it launched 0 operations; it is at "
+        r"note: rank 1 has not given way for \d+ s; it is at "
         rf"test_turns\.py:(\d+), {doing}; other ranks run once it waits for one of them",
         stderr.getvalue().splitlines()[0],
     )
@@ -114,7 +114,7 @@ def noted(body: Callable[[Simulation, Turns], Any], num_ranks: int = 2) -> list[
     """Return what a rank's body returns, where each look is half of the longest turn later."""
     simulation = Simulation()
     found: list[Any] = []
-    turns = Turns(simulation, lambda: 0)
+    turns = Turns(simulation)
     for _ in range(num_ranks):
         simulation.start_rank(0, lambda: found.append(body(simulation, turns)), ignore)
     simulation.drain()

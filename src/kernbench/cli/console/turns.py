@@ -5,7 +5,6 @@ from __future__ import annotations
 import dis
 import sys
 import threading
-from collections.abc import Callable
 from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -25,16 +24,14 @@ _BETWEEN_CALLS = ("JUMP", "RESUME")
 class Turns:
     """Looks whose turn it is, from a thread that is none of the run's.
 
-    It is made in the thread that drives the clock. ``num_launches`` says how many there were.
+    It is made in the thread that drives the clock.
     """
 
-    def __init__(self, simulation: Simulation, num_launches: Callable[[], int]) -> None:
+    def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._num_launches = num_launches
         self._driver = threading.get_ident()
         self._turn: tuple[Rank | None, Handle | None] = (None, None)
         self._since_s = self._looked_s = 0.0
-        self._launched = 0
         self._noted: set[UserSite] = set()
 
     def note(self) -> str | None:
@@ -50,7 +47,7 @@ class Turns:
         # A rank that gives way waits for another handle then.
         if rank is None or rank is not before or rank.waiting_for is not waited:
             self._turn = rank, None if rank is None else rank.waiting_for
-            self._since_s, self._launched = now_s, self._num_launches()
+            self._since_s = now_s
             return None
         if now_s - self._since_s < HELD_S or len(self._simulation.ranks) == 1:
             return None
@@ -58,11 +55,9 @@ class Turns:
         if frame is None or _is_debugged(frame) or (site := user_site(frame)) in self._noted:
             return None
         self._noted.add(site)
-        launches = self._num_launches() - self._launched
         return (
-            f"note: rank {rank.rank_id} has not given way for {now_s - self._since_s:.0f} s, in "
-            f"which it launched {launches:,} operations; it is at {site}, {_doing(frame)}; other "
-            "ranks run once it waits for one of them"
+            f"note: rank {rank.rank_id} has not given way for {now_s - self._since_s:.0f} s; it is "
+            f"at {site}, {_doing(frame)}; other ranks run once it waits for one of them"
         )
 
 

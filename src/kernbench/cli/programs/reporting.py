@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
@@ -233,9 +232,7 @@ def run_and_report(
         goes_on = json_only or len(outputs)
         # A rank that is alone keeps nobody waiting.
         is_alone = context.world_size == 1
-        note = (
-            None if is_alone else Turns(context.run.simulation, partial(len, context.op_log)).note
-        )
+        note = None if is_alone else Turns(context.run.simulation).note
         with (
             contextlib.nullcontext() if goes_on else ends_without_reader(),
             progress(context.run.describe, note=note)
