@@ -422,8 +422,11 @@ class NcclGroup(SimulatedGroup):
         super().__init__(store, rank, size, options)
         self._shared = buffer_of(size, self._owner.session.run.machine)
         self._see_each_other: bool | None = None
+        if self._shared is not None:
+            # Of such groups alone: the host of others would be charged for its Python.
+            self.allreduce = self._allreduce_by_peers  # type: ignore[method-assign]
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> CollectiveWork:
+    def _allreduce_by_peers(self, tensors: Any, opts: Any = None) -> CollectiveWork:
         tensors = _listed(tensors)
         is_sum = _reduce_op(opts) == ReduceOp.SUM
         if is_sum and self._is_by_peers():
