@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.clock import Carrier, Rank, Simulation, on_greenlet, on_thread
+from kernbench.clock import Carrier, Rank, Simulation, carriers, on_greenlet, on_thread
 from kernbench.errors import DeadlockError
+from kernbench.interrupts import is_untimely
 
 
 def thread() -> Carrier:
@@ -187,6 +189,38 @@ def test_an_interrupt_before_a_thread_gets_to_its_code_reaches_main() -> None:
 
 
 @pytest.mark.adr("0077-D5")
+@pytest.mark.parametrize("trial", range(3))
+def test_an_interrupt_that_a_finalizer_swallows_is_raised_again(
+    trial: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulation, before = Simulation(), sys.unraisablehook
+    is_sent = []
+
+    class Dropped:
+        def __del__(self) -> None:
+            for _ in range(2000):
+                pass
+
+    def body() -> None:
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            Dropped()
+        steps.append("went on")
+
+    def untimely(frame: Any) -> bool:
+        # As where a finalizer begins between the question and the interrupt.
+        is_sent.append(frame)
+        return False if len(is_sent) == 1 else is_untimely(frame)
+
+    steps: list[str] = []
+    monkeypatch.setattr(carriers, "is_untimely", untimely)
+    simulation.start_rank(0, body, ignore, carrier=thread())
+    assert not interrupted(simulation, 0.05 + 0.01 * trial)
+    assert not steps
+    assert sys.unraisablehook is before
+    assert "ignored" not in capsys.readouterr().err
+
+
 def test_an_error_that_an_interrupt_has_caused_is_that_interrupt() -> None:
     simulation = Simulation()
 

@@ -244,6 +244,15 @@ class _Interrupt:
 
         # Python makes it where the thread meets it; nothing else says that it did.
         self._kind = type("KeyboardInterrupt", (CtrlC,), {"__init__": init})
+        self._unraisable = sys.unraisablehook
+        sys.unraisablehook = self._swallowed
+
+    def _swallowed(self, unraisable: Any) -> None:
+        """Send it again where it met a finalizer that had begun after it was sent."""
+        if unraisable.exc_type is self._kind:
+            self.was_sent = self.was_raised = False
+        else:
+            self._unraisable(unraisable)
 
     def send(self, thread: threading.Thread) -> None:
         """Raise it in a thread, unless it would be swallowed just now."""
@@ -255,6 +264,8 @@ class _Interrupt:
     def take_back(self, thread: threading.Thread) -> None:
         """Make sure that it is no longer raised."""
         _raise_in(thread, None)
+        if sys.unraisablehook == self._swallowed:
+            sys.unraisablehook = self._unraisable
 
 
 def _raise_in(thread: threading.Thread, error: Any) -> None:
