@@ -156,7 +156,8 @@ def model_of(given: str) -> ModelShape:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise UsageError(f"{path}: no config.json that can be read: {error}") from None
+            why = error.strerror if isinstance(error, OSError) else error
+            raise UsageError(f"{path}: no config.json that can be read: {why}") from None
         return _of_config(found, path)
     if given not in KNOWN:
         raise UnknownNameError(
