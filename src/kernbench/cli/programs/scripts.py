@@ -42,7 +42,7 @@ class ScriptOptions(given.KernelOptions):
     ] = None
 
 
-def run_script(options: ScriptOptions, asked: Callable[[Path], None] | None = None) -> int:
+def run_script(options: ScriptOptions, asked: Callable[[Path], None] = lambda path: None) -> int:
     """Run a program as ``python FILE ARGS`` would, report, and return its exit status.
 
     ``asked`` is called with its path when it first asks PyTorch for a GPU.
@@ -77,8 +77,7 @@ def run_script(options: ScriptOptions, asked: Callable[[Path], None] | None = No
         def work() -> int:
             try:
                 argv = [options.program, *args]
-                once = cache(partial(asked, path)) if asked else _nothing
-                run_program(path, code, argv, machine, options.target, once)
+                run_program(path, code, argv, machine, options.target, cache(partial(asked, path)))
             except SystemExit as end:
                 return exit_status(end)
             return DONE
@@ -144,17 +143,13 @@ def compile_program(path: Path, command: str) -> CodeType:
     return compile(tree, str(path), "exec")
 
 
-def _nothing() -> None:
-    pass
-
-
 def run_program(
     path: Path,
     code: CodeType,
     argv: list[str],
     machine: Machine,
     target: str | None = None,
-    asked: Callable[[], None] = _nothing,
+    asked: Callable[[], None] = lambda: None,
 ) -> None:
     """Run a program inside the active run; it may end by ``SystemExit``.
 

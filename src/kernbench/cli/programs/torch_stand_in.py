@@ -29,8 +29,8 @@ def torch_stands_in(
 
     ``properties`` are those of ``torch.cuda.get_device_properties``; ``lend`` is given each tensor
     whose address the program asks for, which may reach a kernel in a table of addresses. ``asked``
-    is called whenever the program asks PyTorch for the GPU. Without
-    data, tensors of random numbers hold what memory held: no time and no memory goes into them.
+    is called whenever the program asks PyTorch for the GPU. Without data, tensors of random numbers
+    hold what memory held: no time and no memory goes into them.
     """
     with ExitStack() as undo:
 
@@ -77,12 +77,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _prepare(
-    torch: Any,
-    properties: Mapping[str, Any],
-    mode: Any,
-    undo: ExitStack,
-) -> None:
+def _prepare(torch: Any, properties: Mapping[str, Any], mode: Any, undo: ExitStack) -> None:
     described = SimpleNamespace(**properties)
     answers: dict[str, Callable[..., Any]] = {
         "get_device_properties": lambda device=None: described,

@@ -414,10 +414,6 @@ class NcclGroup(SimulatedGroup):
     Options = Options
     _sends = staticmethod(data.send_memory)
 
-    def _pair(self, side: str, tensors: list[Tensor], peer: int, tag: int) -> CollectiveWork:
-        check_dense(side, tensors)
-        return super()._pair(side, tensors, peer, tag)
-
     def __init__(self, store: Any, rank: int, size: int, options: Any = None, *_: Any) -> None:
         super().__init__(store, rank, size, options)
         self._shared = buffer_of(size, self._owner.session.run.machine)
@@ -425,6 +421,10 @@ class NcclGroup(SimulatedGroup):
         if self._shared is not None:
             # Of such groups alone: the host of others would be charged for its Python.
             self.allreduce = self._allreduce_by_peers  # type: ignore[method-assign]
+
+    def _pair(self, side: str, tensors: list[Tensor], peer: int, tag: int) -> CollectiveWork:
+        check_dense(side, tensors)
+        return super()._pair(side, tensors, peer, tag)
 
     def _allreduce_by_peers(self, tensors: Any, opts: Any = None) -> CollectiveWork:
         tensors = _listed(tensors)
@@ -436,12 +436,11 @@ class NcclGroup(SimulatedGroup):
         return super().allreduce(tensors, opts)
 
     def _is_by_peers(self) -> bool:
-        """Return whether the ranks have buffers, and see each other's."""
+        """Return whether the ranks, which have buffers, see each other's."""
         found = self._see_each_other
         if found is None:
             machine = self._owner.session.run.machine
-            found = self._shared is not None and see_each_other(machine, self.members().ranks)
-            self._see_each_other = found
+            found = self._see_each_other = see_each_other(machine, self.members().ranks)
         return found
 
     def _reduce_by_peers(self, tensor: Tensor, algorithm: str) -> CollectiveWork:

@@ -7,6 +7,7 @@ warps, then through shared memory. A row of 40 elements takes as many instructio
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ def rows_ps(machine: Machine, name: str, args: Any, sip_id: int) -> int:
     """Return how long a device issues the blocks of a layer norm's rows; 0 for what has none."""
     if name != _OPERATION or machine.spec.kernel_library is None:
         return 0
-    columns = 1
-    for each in args[1]:
-        columns *= each
     sip = machine.sip_at(sip_id)
-    rows = args[0].numel() // max(columns, 1)
+    rows = args[0].numel() // max(prod(args[1]), 1)
     return sip.cycles_ps(-(-rows // sip.num_pes) * _CYCLES)

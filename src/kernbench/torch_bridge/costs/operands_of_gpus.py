@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.base.refusals import RefusedOperandsError
 
 if TYPE_CHECKING:
     from kernbench.hardware import MachineSpec
+    from kernbench.torch_bridge.base.operations import Operation
 
-aten = torch.ops.aten
 _MOST_ROWS_REFUSED = 16
 _INTEGERS_STEP, _FLOATS_STEP = 8, 16
 _ANY_LAYOUT = range(100, 120)
@@ -72,25 +71,26 @@ def _is_by_columns(matrix: Tensor) -> bool:
     return matrix.stride(0) == 1 and matrix.stride(1) >= max(1, matrix.size(0))
 
 
-_REFUSALS: Mapping[Any, Callable[[Tensor, Tensor, MachineSpec], str]] = {
-    aten._int_mm.default: _integers,
-    aten._int_mm.out: _integers,
-    aten._scaled_mm.default: _floats,
-    aten._scaled_mm.out: _floats,
-    aten._scaled_mm_v2.default: _floats,
-    aten._scaled_mm_v2.out: _floats,
+# By full name: every call is looked up, and the hash of an overload is slow Python.
+_REFUSALS: Mapping[str, Callable[[Tensor, Tensor, MachineSpec], str]] = {
+    "aten._int_mm.default": _integers,
+    "aten._int_mm.out": _integers,
+    "aten._scaled_mm.default": _floats,
+    "aten._scaled_mm.out": _floats,
+    "aten._scaled_mm_v2.default": _floats,
+    "aten._scaled_mm_v2.out": _floats,
 }
 
 
-def check_operands(func: Any, args: Any, spec: MachineSpec) -> None:
+def check_operands(operation: Operation, args: Any, spec: MachineSpec) -> None:
     """Refuse operands that kernels of a machine's GPU do not take, in the words of PyTorch.
 
     Raises:
         RefusedOperandsError: The operation does not take them.
     """
-    refusal = _REFUSALS.get(func)
+    refusal = _REFUSALS.get(operation.full_name)
     if refusal is None:
         return
     a, b = args[:2]
     if a.dim() == b.dim() == 2 and (why := refusal(a, b, spec)):
-        raise RefusedOperandsError(f"torch.{func._schema.name.partition('::')[2]}: {why}")
+        raise RefusedOperandsError(f"torch.{operation.name.removeprefix('aten.')}: {why}")

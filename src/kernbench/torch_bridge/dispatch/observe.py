@@ -175,7 +175,7 @@ class Observer(Mode):
     ) -> Any:
         """Execute the first call of a plain operation with this key, and keep its time."""
         call, name, sip_id = operation.call, operation.name, key[1]
-        check_operands(func, args, self._spec)
+        check_operands(operation, args, self._spec)
         try:
             result, call = execute_first(func, operation, args, kwargs)
         except NotImplementedError as error:
@@ -312,7 +312,7 @@ class Observer(Mode):
         self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]
     ) -> tuple[Any, Known | None]:
         """Let PyTorch execute an operation, or only compute the shapes of its results."""
-        check_operands(func, args, self._spec)
+        check_operands(operation, args, self._spec)
         EXECUTING.depth += 1
         try:
             if self._shapes is not None:

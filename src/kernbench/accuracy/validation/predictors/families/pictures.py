@@ -33,13 +33,13 @@ def timm_benchmark(row: Row, programs: Path) -> ChosenProgram:
     dtype = _DTYPES.get(row.dtype)
     if dtype is None:
         raise ProgramError(f"timm's benchmark has no dtype {row.dtype}")
-    if row.fields["model"].startswith("tresnet_") and _release(row) < _FUSED:
+    model = row.fields["model"]
+    if model.startswith("tresnet_") and _release(row) < _FUSED:
         raise ProgramError(
             "timm's TResNet of before April 2023 normed by a package of its own (InPlace-ABN)"
         )
     form = row.fields.get("memory_format", "") or "nchw"
     sizes = (row.integer("img_size"), row.integer("batch_size"))
-    model = row.fields["model"]
     what = (dtype, form, row.op, row.fields["param_millions"])
     made = loop("timm_benchmark", model, *sizes, *what, *_flags(row), needs=_NEEDS)
     if is_compiled(row):
@@ -63,7 +63,8 @@ def _release(row: Row) -> tuple[int, ...]:
 
 
 _BY_GRAPH = (2, 0)
-"""The first release that takes other kernels for convolutions channels-last (ADR-0197)."""
+"""The first release that takes other kernels for convolutions channels-last (ADR-0201), and gives
+a weight to each matrix of a batch (ADR-0203)."""
 _COMPILED = ((r"^    step\(\)$", "    model = torch.compile(model)\n    step()"),)
 """What ``--torchcompile`` adds to the benchmark."""
 _WIDE_SCORES = (2, 5)
@@ -130,7 +131,7 @@ def _flags(row: Row) -> Iterator[str]:
     release = _release(row)
     if release >= _FAST_NORMS and row.device not in _PLAIN_NORMS:
         yield "fast-norm"
-    if release >= (2, 0):
+    if release >= _FUSED:
         yield from ("fused-attention", "foreach")
     if release >= (2, 9):
         yield "reparameterized"
