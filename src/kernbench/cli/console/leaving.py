@@ -7,6 +7,8 @@ import os
 import sys
 import threading
 
+from kernbench.open_files import open_files, write_out, written_files
+
 
 def leave(status: int) -> None:
     """End the process now if that changes nothing a user can observe; else return.
@@ -19,6 +21,8 @@ def leave(status: int) -> None:
     if len(others) > 1 or sys.getprofile() is not None or sys.gettrace() is not None:
         return
     atexit._run_exitfuncs()
+    if written_files():
+        write_out(open_files(), is_end=True)
     try:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:  # somebody reads it

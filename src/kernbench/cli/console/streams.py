@@ -71,6 +71,22 @@ def _patient(stream: TextIO | None, original: TextIO | None) -> Any:
 
 
 @contextlib.contextmanager
+def streams_of_command() -> Iterator[None]:
+    """Give the command its stdout and stderr back after a program that replaced them."""
+    names = ("stdout", "stderr")
+    before = {name: getattr(sys, name) for name in names}
+    try:
+        yield
+    finally:
+        for name, stream in before.items():
+            replaced = getattr(sys, name)
+            if replaced is not stream:
+                with contextlib.suppress(Exception):  # it is the program's
+                    replaced.flush()
+                setattr(sys, name, stream)
+
+
+@contextlib.contextmanager
 def ends_without_reader() -> Iterator[None]:
     """End a program whose output is a closed pipe, as the operating system ends one."""
     buffer = getattr(sys.stdout, "buffer", None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from kernbench.cli.console.interrupt import interruptible
 from kernbench.cli.console.progress import is_terminal, progress
-from kernbench.cli.console.streams import ends_without_reader
+from kernbench.cli.console.streams import ends_without_reader, streams_of_command
 from kernbench.errors import MachineError, OutputError, UnknownNameError, UsageError
 from kernbench.logs import logger
 from kernbench.notebooks import notebook
@@ -234,6 +234,7 @@ def run_and_report(
         is_alone = context.world_size == 1
         note = None if is_alone else Turns(context.run.simulation).note
         with (
+            streams_of_command(),
             contextlib.nullcontext() if goes_on else ends_without_reader(),
             progress(context.run.describe, note=note)
             if notebook() is None

@@ -19,6 +19,7 @@ from kernbench.cli import options as given
 from kernbench.cli.programs.bench_file import is_bench
 from kernbench.cli.programs.reporting import DONE, guarded, make_room, run_and_report
 from kernbench.errors import UnknownNameError, UsageError, nearest
+from kernbench.open_files import LeftOpen
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
@@ -174,6 +175,7 @@ def as_main(path: Path, argv: list[str]) -> Iterator[ModuleType]:
     """Give a program the environment of ``python FILE ARGS``: module, arguments, import path."""
     module = ModuleType("__main__")
     module.__dict__.update(__file__=str(path), __builtins__=builtins)
+    files = LeftOpen()
     before = sys.modules["__main__"], sys.argv, sys.path[:]
     sys.modules["__main__"] = module
     sys.argv = argv
@@ -181,4 +183,6 @@ def as_main(path: Path, argv: list[str]) -> Iterator[ModuleType]:
     try:
         yield module
     finally:
+        files.keep()
+        files.close()
         sys.modules["__main__"], sys.argv, sys.path[:] = before

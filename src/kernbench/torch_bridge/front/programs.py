@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernbench.clock import on_thread
+from kernbench.open_files import LeftOpen
 from kernbench.runtime_api import RankState, with_restarts
 from kernbench.torch_bridge import c10d
 from kernbench.torch_bridge.base.device_limit import check_one_node
@@ -117,6 +118,7 @@ class Programs:
         self.modules = ProcessModules(self._base, self.states, Packages(private), late)
         self.loggers = ProcessLoggers(self._base)
         self.threads = RankThreads(inside, self._enter)
+        self._files = LeftOpen()
         self._heap = None if session.run.has_data else HostHeap()
         self._memory: Memory | None = None
         """That of the worker whose values modules have, if it is one."""
@@ -148,6 +150,7 @@ class Programs:
                         yield
         finally:
             self._enter(self._base)
+            self._files.close()
             patches.close()
 
     def execute(self, name: str) -> ModuleType:
@@ -172,7 +175,10 @@ class Programs:
         """Execute the program once, as rank 0; it may spawn ranks."""
         self._base.environ.update(environ.encoded(variables))
         with inside(self._base), missing_kernels_by_name():
-            live(self._base, lambda: self.execute("__main__"))
+            try:
+                live(self._base, lambda: self.execute("__main__"))
+            finally:
+                self._files.keep()
         self._base.host.catch_up()
 
     def start(
@@ -285,7 +291,10 @@ class Programs:
         HERE.is_foreign = False
         show_daemon(threading.current_thread(), False)
         with inside(process), missing_kernels_by_name():
-            work(process)
+            try:
+                work(process)
+            finally:
+                self._files.keep()
         process.host.catch_up()
 
     def end(self) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures.thread as executors
+import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +56,47 @@ class _AttentionKinds:
                 getattr(torch._C, f"_set_sdp_use_{kind}")(is_allowed)
 
 
+class _WorkingFolder:
+    """The working directory; None once it was deleted."""
+
+    def __init__(self) -> None:
+        self._now: str | None = None
+
+    def get(self) -> str | None:
+        try:
+            self._now = os.getcwd()  # noqa: PTH109 - a Path would take ten times as long
+        except FileNotFoundError:
+            self._now = None
+        return self._now
+
+    def put(self, folder: str | None) -> None:
+        if folder is not None and folder != self._now:
+            with suppress(OSError):  # deleted, too
+                os.chdir(folder)
+
+
+class _Streams:
+    """``sys.stdout`` and ``sys.stderr``, which a program may replace.
+
+    The command's progress bar replaces them as well, by what stands for those that it found.
+    """
+
+    NAMES = ("stdout", "stderr")
+
+    def get(self) -> list[Any]:
+        return [_behind_bar(getattr(sys, name)) for name in self.NAMES]
+
+    def put(self, streams: list[Any]) -> None:
+        for name, stream in zip(self.NAMES, streams, strict=True):
+            if _behind_bar(getattr(sys, name)) is not stream:
+                setattr(sys, name, stream)
+
+
+def _behind_bar(stream: Any) -> Any:
+    is_of_bar = hasattr(type(stream), "rich_proxied_file")
+    return stream.rich_proxied_file if is_of_bar else stream
+
+
 class _Shown:
     """Module-level state of Python and DTensor: modules, and attributes."""
 
@@ -92,12 +135,15 @@ def known_globals() -> tuple[Global, ...]:
     """Return all state that is exchanged."""
     torch_random, python_random, numpy_random = TorchRandom(), PythonRandom(), NumpyRandom()
     shown, kinds = _Shown(), _AttentionKinds()
+    folder, streams = _WorkingFolder(), _Streams()
     return (
         Global("torch random numbers", torch_random.get, torch_random.put),
         Global("Python random numbers", python_random.get, python_random.put),
         Global("numpy random numbers", numpy_random.get, numpy_random.put, numpy_random.copy),
         Global("default dtype", torch.get_default_dtype, _put_dtype),
         Global("kinds of attention", kinds.get, kinds.put),
+        Global("working directory", folder.get, folder.put),
+        Global("streams", streams.get, streams.put),
         Global("modules and attributes", shown.get, shown.put, shown.copy),
     )
 
