@@ -85,3 +85,28 @@ def test_a_folder_of_logs_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 2
     assert f"error: --log-dir {tmp_path / 'logs'}: File exists" in done.output
+
+
+def test_ranks_have_streams_and_folders_of_their_own(tmp_path: Path) -> None:
+    program, here = PROGRAMS / "streams_and_folders.py", Path.cwd()
+    command = ["torchrun", "--nproc-per-node", "2", str(program), str(tmp_path)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    said, _, report = done.stdout.partition("\nOn ")
+    assert sorted(said.splitlines()) == ["after of 1", "before of 1", "end of 0", "end of 1"]
+    assert (tmp_path / "0" / "own.txt").read_text() == "before of 0\nafter of 0\n"
+    assert not (tmp_path / "1" / "own.txt").read_text()
+    # The report is the command's, whatever the program prints to.
+    assert (tmp_path / "1" / "tee.txt").read_text() == "end of 1\n"
+    assert "2 ranks" in report
+    assert Path.cwd() == here
+
+
+@pytest.mark.parametrize("statement", ["sys.stdout = None", "sys.stdout = io.StringIO()"])
+def test_the_report_is_printed_where_the_command_prints(tmp_path: Path, statement: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"import io, sys\nimport torch\n{statement}\nprint('mine')\n")
+    done = CliRunner().invoke(app, ["torchrun", str(program)])
+    assert done.exit_code == 0, done.output
+    assert "mine" not in done.stdout
+    assert "1 rank" in done.stdout
