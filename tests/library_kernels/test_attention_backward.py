@@ -1,5 +1,7 @@
 """The backward pass's tiles against brute force over queries and keys."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,3 +42,18 @@ def test_a_pass_does_five_products_and_streams_beside() -> None:
     # Gradients of keys and values of each head, added up over the two heads of a group.
     assert gather.hbm_read_bytes == 2 * 2 * elements == 2 * gather.hbm_written_bytes
     assert prepare.hbm_read_bytes == pytest.approx(2 * 2 * elements)
+
+
+@pytest.mark.adr("0209-D1")
+def test_a_kernel_that_skips_no_window_goes_over_all_queries() -> None:
+    problem = AttentionProblem(
+        batch=1, q_len=64, kv_len=64, heads=1, kv_heads=1, head_dim=64, causal=True, window=8
+    )
+    whole = replace(KERNEL, skips_window=False)
+
+    def trips(kernel: FlashKernel, of: AttentionProblem) -> float:
+        main = flash_backward_launches(of, kernel)[1]
+        return sum(each.count * each.trips for each in main.tiles)
+
+    assert trips(whole, problem) == trips(whole, replace(problem, window=0))
+    assert trips(KERNEL, problem) < trips(whole, problem)

@@ -41,8 +41,9 @@ def _main(problem: AttentionProblem, kernel: FlashKernel, queries: int, keys: in
     m, n = kernel.block_m, kernel.keys_of_block(problem.head_dim)
     head, values = kernel.head_padded(problem.head_dim), kernel.head_padded(problem.values)
     counts = Counter[int]()
+    window = problem.window if kernel.skips_window else 0
     for first in range(0, problem.kv_len, n):
-        seen = _blocks(problem, m, (first, min(first + n, problem.kv_len)))
+        seen = _blocks(problem, window, m, (first, min(first + n, problem.kv_len)))
         counts[seen] += problem.batch * problem.heads
     read = m * (problem.head_dim + problem.values) * problem.q_bytes
     trip = Trip(
@@ -71,11 +72,11 @@ def _main(problem: AttentionProblem, kernel: FlashKernel, queries: int, keys: in
     )
 
 
-def _blocks(problem: AttentionProblem, m: int, keys: tuple[int, int]) -> int:
-    """Return how many blocks of queries see some key of a tile."""
+def _blocks(problem: AttentionProblem, window: int, m: int, keys: tuple[int, int]) -> int:
+    """Return how many blocks of queries a tile goes over: those that see some key of it."""
     earlier = problem.kv_len - problem.q_len
     first = max(0, keys[0] - earlier) if problem.one_sided else 0
     end = problem.q_len
-    if problem.window:
-        end = min(end, max(0, keys[1] - earlier + problem.window))
+    if window:
+        end = min(end, max(0, keys[1] - earlier + window))
     return max(-(-end // m) - first // m, 1)

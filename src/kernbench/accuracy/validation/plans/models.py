@@ -32,6 +32,8 @@ class ModelShape:
     top_k: int = 0
     """Experts of a token."""
     expert_intermediate: int = 0
+    window: int = 0
+    """Keys before its own that a query of every second layer sees; 0 where all layers see all."""
     latent_kv: int = 0
     """Cached numbers of a token and layer in multi-head latent attention; 0 for keys and values."""
     latent_weights: int = 0

@@ -11,13 +11,18 @@ from kernbench.accuracy.validation.predictors.clusters.jobs import (
     NotDescribedError,
     Software,
 )
-from kernbench.accuracy.validation.predictors.clusters.layers import Kernels, Layers
+from kernbench.accuracy.validation.predictors.clusters.kernels import Kernels
+from kernbench.accuracy.validation.predictors.clusters.layers import Layers
 from kernbench.accuracy.validation.predictors.clusters.models import model_of
 from kernbench.hardware import load_machine
 
-H100 = Kernels(load_machine("h100-sxm"))
+H100, GB200 = Kernels(load_machine("h100-sxm")), Kernels(load_machine("gb200"))
 JOB = ClusterJob(
     model=model_of("Llama-3 8B"), software=Software(), devices=8, seq=4096, batch=8, shard=8
+)
+
+OSS = ClusterJob(
+    model=model_of("GPT OSS 120B"), software=Software(), devices=64, seq=4096, batch=64, ep=16
 )
 
 
@@ -58,12 +63,33 @@ def test_a_host_that_launches_kernel_by_kernel_bounds_a_layer() -> None:
     assert (found.forward, found.backward) == (50_000, 100_000)
 
 
-@pytest.mark.adr("0190-D2")
-def test_scores_that_are_stored_cost_their_bytes() -> None:
-    fused = Layers(JOB, H100).layer()
-    stored = Layers(replace(JOB, software=Software(sinks=True)), H100).layer()
-    scores = 2.0 * 32 * 4096 * 4096
-    assert stored.forward - fused.forward > 0.5 * H100.stream(3 * scores)
+@pytest.mark.adr("0209-D1")
+def test_every_second_layer_slides_where_a_model_has_windows() -> None:
+    whole = replace(OSS, model=replace(OSS.model, window=0))
+    widest = replace(OSS, model=replace(OSS.model, window=OSS.seq))
+    slid, all_keys = (Layers(each, GB200).layer() for each in (OSS, whole))
+    assert slid.forward < all_keys.forward
+    assert slid.backward < all_keys.backward
+    assert Layers(widest, GB200).layer().forward == pytest.approx(all_keys.forward)
+
+
+@pytest.mark.adr("0209-D1")
+def test_a_backward_pass_in_8_bits_slides_no_window() -> None:
+    def backward(attention: str, window: int) -> float:
+        job = replace(OSS, software=Software(attention=attention))
+        return Layers(replace(job, model=replace(OSS.model, window=window)), GB200).layer().backward
+
+    assert backward("cudnn_mxfp8", 128) == pytest.approx(backward("cudnn_mxfp8", 0))
+    assert backward("cudnn", 128) < backward("cudnn", 0)
+
+
+@pytest.mark.adr("0209-D2")
+def test_operations_that_are_not_fused_move_their_bytes() -> None:
+    fused = Layers(OSS, GB200).layer()
+    apart = Layers(replace(OSS, software=Software(fused_rotation=False)), GB200).layer()
+    turned = 4096 * (64 + 8) * 64
+    assert apart.forward - fused.forward == pytest.approx(GB200.stream(24.0 * turned))
+    assert apart.backward - fused.backward == pytest.approx(GB200.stream(34.0 * turned))
 
 
 def test_machines_without_a_library_take_the_longer_of_arithmetic_and_memory() -> None:

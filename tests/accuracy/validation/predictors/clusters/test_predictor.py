@@ -17,7 +17,7 @@ from kernbench.accuracy.validation.predictors.clusters.jobs import (
     NotDescribedError,
     Software,
 )
-from kernbench.accuracy.validation.predictors.clusters.layers import Kernels
+from kernbench.accuracy.validation.predictors.clusters.kernels import Kernels
 from kernbench.accuracy.validation.predictors.clusters.models import model_of
 from kernbench.accuracy.validation.predictors.clusters.predictor import (
     READERS,
@@ -107,7 +107,7 @@ def test_adapters_are_fused_from_the_round_on_whose_containers_do_it(tmp_path: P
     assert streams("mlperf-training-v5.1", device="H100-SXM5-80GB") > 10 * alone
 
 
-@pytest.mark.adr("0206-D3")
+@pytest.mark.adr("0209-D3")
 @pytest.mark.parametrize(
     ("release", "model", "device", "overlaps"),
     [
@@ -116,7 +116,9 @@ def test_adapters_are_fused_from_the_round_on_whose_containers_do_it(tmp_path: P
         ("26.04.01", "Qwen3_235B_a22B", "GB200", False),
         ("26.04.01", "GPT OSS 120B", "GB200", True),
         ("26.04.01", "GPT OSS 120B", "GB300", False),
+        ("26.02", "GPT OSS 120B", "GB200", False),
         ("26.06", "Qwen3_235B_a22B", "GB300", True),
+        ("26.06", "GPT OSS 120B", "B300", False),
     ],
 )
 def test_exchanges_of_rows_overlap_where_the_recipe_says_so(
@@ -128,6 +130,29 @@ def test_exchanges_of_rows_overlap_where_the_recipe_says_so(
              "dtype": "FP8", "program_config": f"{release} NeMo Container"}  # fmt: skip
     job = reader(row(tmp_path, **asked, model=model, device=device))
     assert (job.software.exchange_hidden > 0) is overlaps
+
+
+@pytest.mark.adr("0209-D3")
+@pytest.mark.parametrize(
+    ("release", "dtype", "device", "whole"),
+    [
+        ("26.04.01", "MXFP8", "GB300", False),
+        ("26.06", "BF16", "GB300", False),
+        ("26.06", "MXFP8", "GB300", True),
+        ("26.06", "MXFP8", "B300", False),
+    ],
+)
+def test_a_step_that_is_one_graph_has_experts_fused_and_their_rows_in_pages(
+    tmp_path: Path, release: str, dtype: str, device: str, whole: bool
+) -> None:
+    reader = reader_of("megatron-bridge-2")
+    assert reader is not None
+    asked = {"n_devices": 64, "nodes": 16, "seq_len": 4096, "local_batch": 4, "global_batch": 1280,
+             "dtype": dtype, "program_config": f"{release} NeMo Container", "tp": 1, "pp": 1,
+             "ep": 16}  # fmt: skip
+    found = reader(row(tmp_path, **asked, model="GPT OSS 120B", device=device)).software
+    assert (found.fused_experts, found.stashes_rows) == (whole, whole)
+    assert found.attention == ("cudnn_mxfp8" if whole else "cudnn")
 
 
 def test_the_longest_beginning_of_a_source_names_its_reader() -> None:

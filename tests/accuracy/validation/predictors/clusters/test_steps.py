@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kernbench.accuracy.validation.predictors.clusters.jobs import ClusterJob, Software
-from kernbench.accuracy.validation.predictors.clusters.layers import Kernels
+from kernbench.accuracy.validation.predictors.clusters.kernels import Kernels
 from kernbench.accuracy.validation.predictors.clusters.models import model_of
 from kernbench.accuracy.validation.predictors.clusters.steps import StepParts, step_of
 from kernbench.accuracy.validation.predictors.clusters.wires import ClusterWires

@@ -12,12 +12,16 @@ class NotDescribedError(KernbenchError):
     """A row's run is not described; the text is the reason, in equal words for equal ones."""
 
 
+MXFP8_ATTENTION = "cudnn_mxfp8"
+"""Attention that multiplies in 8 bits."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
     """How a framework trains."""
 
     attention: str = "cudnn"
-    """Whose kernels: ``cudnn``, ``flash2``, ``flash3``."""
+    """Whose kernels: ``cudnn``, ``cudnn_mxfp8``, ``flash2``, ``flash3``."""
     streams_forward: float = 12.0
     """Bytes per token and hidden number that norms, residuals and the like move forward, in a
     layer."""
@@ -42,8 +46,26 @@ class Software:
     dynamic_scales: bool = False
     """Whether operands of 8 bits are scaled by their own largest number: each is read once more,
     and weights are converted for each product."""
-    sinks: bool = False
-    """Whether scores are stored where a softmax has sinks: no fused kernel has them."""
+    fused_rotation: bool = True
+    """Whether one kernel rotates queries and keys."""
+    fused_experts: bool = False
+    """Whether one kernel per product of all experts of a rank applies their activation, too, and
+    converts its results; else each expert has its own, that the host launches."""
+    expert_launch_us: float = 0.0
+    """Of a kernel of one expert: the host has to wait for the number of its rows, so that launches
+    do not run ahead."""
+    sorts_rows: bool = False
+    """Whether one more kernel puts rows that came in the order of ranks in that of experts, and
+    back: where a library's all-to-all exchanges them."""
+    wide_probabilities: bool = False
+    """Whether rows' probabilities have 32 bits: where HybridEP exchanges them."""
+    stashes_rows: bool = False
+    """Whether what is kept of experts' rows is copied to pages, and back: with rows of which nobody
+    knows the number, buffers are as large as it may get."""
+    recomputes_activation: bool = False
+    """Whether the activation of experts is computed again in the backward pass."""
+    slow_bias_gradient: float = 1.0
+    """How much longer the gradient of a fused activation of experts with biases takes."""
     exchange_shared: float = 1.0
     """How often a token goes to a node where several of its experts are, relative to once."""
     exchange_hidden: float = 0.0

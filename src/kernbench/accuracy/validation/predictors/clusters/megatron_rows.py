@@ -11,6 +11,7 @@ from kernbench.accuracy.validation.predictors.clusters.jobs import (
     Software,
 )
 from kernbench.accuracy.validation.predictors.clusters.models import model_of
+from kernbench.accuracy.validation.predictors.clusters.recipes import of_mixture
 from kernbench.accuracy.validation.rows.reference import Row
 
 _SPLIT = re.compile(r"tp(\d+)pp(\d+)cp(\d+)_8b")
@@ -18,28 +19,15 @@ _PIECES = re.compile(r"VP=(\d+)")
 _MICRO = re.compile(r"mbs(\d+)|MICRO_BATCH_SIZE=(\d+)|MBS=(\d+)")
 
 MEGATRON = Software(
-    streams_forward=12, streams_backward=18, tp_hidden=0.5, gradient_bytes=2, step_us=15000
+    streams_forward=12, streams_backward=18, tp_hidden=0.5, gradient_bytes=2, step_us=20000
 )
 """Fitted: ``step_us``, to 18 rows of MLPerf's Llama-3.1 8B."""
-ADAPTERS = replace(MEGATRON, streams_forward=160, streams_backward=240)
+ADAPTERS = replace(MEGATRON, streams_forward=180, streams_backward=270)
 """With those of attention's products: dropout, two narrow products, and sums. Fitted: one number,
 to 27 rows of MLPerf's Llama-2 70B that are not kept apart, without those of fused adapters."""
 _FUSES_ADAPTERS = "mlperf-training-v5.1"
 """The round from which on they are."""
 _BERT = replace(MEGATRON, shards_optimizer=False, gradients_hidden=False, step_us=0)
-_LAUNCHED_US = 2900.0
-"""What a host launches a layer of experts in, kernel by kernel, where no graph has it. Fitted to 26
-rows of Megatron-Bridge on x86 hosts."""
-_OVERLAPPED = 0.5
-"""The share of exchanges of experts' rows that releases since 26.06 hide. Fitted to 12 rows."""
-_OVERLAP = (("Qwen3_235B", "H100"), ("GPT OSS", "GB200"))
-"""Models and devices whose recipes overlap these exchanges since 26.02. Source:
-NVIDIA-NeMo/Megatron-Bridge, scripts/performance/configs, ``moe_a2a_overlap``."""
-_RELEASE = re.compile(r"^(\d\d)\.(\d\d)")
-_GRAPHS = ("GB200", "GB300")
-"""Devices whose rows run layers as CUDA graphs."""
-_FUSED_SINKS = re.compile(r"^26\.0(6 |[7-9])")
-"""Releases whose fused attention has sinks; 26.06.01 lost it again, as the source says."""
 _UNPADDED = 0.5
 """Of BERT's sequences of 512 tokens in MLPerf, about half is padding. Source: mlcommons/training,
 language_model/tensorflow/bert."""
@@ -119,7 +107,7 @@ def bridge(row: Row) -> ClusterJob:
         raise NotDescribedError("the source gives two precisions in one")
     return ClusterJob(
         model=model,
-        software=_of_mixture(row),
+        software=of_mixture(row, MEGATRON),
         devices=row.integer("n_devices"),
         seq=row.integer("seq_len"),
         batch=row.integer("global_batch"),
@@ -168,24 +156,4 @@ def llama3(row: Row) -> ClusterJob:
         tp=row.integer("tp"),
         pp=row.integer("pp"),
         pieces=8,
-    )
-
-
-def _of_mixture(row: Row) -> Software:
-    config = row.fields["program_config"]
-    found = _RELEASE.match(config)
-    released = (0, 0) if found is None else (int(found.group(1)), int(found.group(2)))
-    overlaps = released >= (26, 6) or (
-        released >= (26, 2)
-        and any(
-            row.fields["model"].startswith(model) and row.device == device
-            for model, device in _OVERLAP
-        )
-    )
-    sinks = row.fields["model"].startswith("GPT OSS")
-    return replace(
-        MEGATRON,
-        host_us=0.0 if row.device in _GRAPHS else _LAUNCHED_US,
-        exchange_hidden=_OVERLAPPED if overlaps else 0.0,
-        sinks=sinks and _FUSED_SINKS.match(config) is None,
     )

@@ -28,6 +28,8 @@ def llama(
 _GPT_OSS = replace(
     llama("gpt-oss-120b", 2880, 36, 64, 0, 201088, 8),
     head_dim=64,
+    bias=True,
+    window=128,
     experts=128,
     top_k=4,
     expert_intermediate=2880,

@@ -7,7 +7,7 @@ from functools import lru_cache
 from importlib import import_module
 
 from kernbench.accuracy.validation.predictors.clusters.jobs import ClusterJob, NotDescribedError
-from kernbench.accuracy.validation.predictors.clusters.layers import Kernels
+from kernbench.accuracy.validation.predictors.clusters.kernels import Kernels
 from kernbench.accuracy.validation.predictors.clusters.memory import memory_of
 from kernbench.accuracy.validation.predictors.clusters.steps import step_of
 from kernbench.accuracy.validation.predictors.clusters.wires import ClusterWires, TorusWires

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from kernbench.accuracy.validation.plans.layouts import Layout, weights_per_rank
 from kernbench.accuracy.validation.plans.pipelines import one_forward_one_backward_us
 from kernbench.accuracy.validation.predictors.clusters.jobs import ClusterJob
-from kernbench.accuracy.validation.predictors.clusters.layers import Direction, Kernels, Layers
+from kernbench.accuracy.validation.predictors.clusters.kernels import Direction, Kernels
+from kernbench.accuracy.validation.predictors.clusters.layers import Layers
 from kernbench.accuracy.validation.predictors.clusters.wires import ClusterWires, TorusWires
 
 _ITEM = 2
