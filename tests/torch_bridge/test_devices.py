@@ -98,6 +98,18 @@ def test_sparse_rows_of_a_device_multiply() -> None:
     check("sparse_rows_of_a_device_multiply")
 
 
+def test_sparse_tensors_are_on_the_device_of_their_parts() -> None:
+    check("sparse_tensors_are_on_the_device_of_their_parts")
+
+
+def test_memory_of_sparse_tensors_is_the_devices() -> None:
+    check("memory_of_sparse_tensors_is_the_devices")
+
+
+def test_gradients_of_sparse_tensors_are_on_the_device() -> None:
+    check("gradients_of_sparse_tensors_are_on_the_device")
+
+
 def test_mistakes_beside_sparse_tensors_are_named() -> None:
     check("mistakes_beside_sparse_tensors_are_named")
 

@@ -358,6 +358,63 @@ def sparse_rows_of_a_device_multiply() -> None:
     assert (rows @ torch.ones(4, 4, device="cuda")).sum().item() == 16
 
 
+def sparse_tensors_are_on_the_device_of_their_parts() -> None:
+    indices, values = torch.tensor([[0, 1, 1], [2, 0, 2]]), torch.tensor([3.0, 4.0, 5.0])
+    pointers, columns = torch.tensor([0, 1, 3]), torch.tensor([2, 0, 2])
+    expected = torch.sparse_coo_tensor(indices, values, (2, 3)).to_dense()
+    made = (
+        torch.sparse_coo_tensor(indices.cuda(), values.cuda(), (2, 3)),
+        torch.sparse_coo_tensor(indices, values, (2, 3), device="cuda"),
+        torch.sparse_coo_tensor(indices.tolist(), values.tolist(), (2, 3), device="cuda"),
+        torch.sparse_coo_tensor(indices, values, (2, 3)).cuda(),
+        torch.sparse_csr_tensor(pointers, columns, values, (2, 3), device="cuda"),
+        expected.cuda().to_sparse(),
+        expected.cuda().to_sparse_csc(),
+        expected.cuda().to_sparse_bsr((1, 3)),
+    )
+    place = torch.device("cuda:0")
+    for each in made:
+        assert each.is_cuda
+        whole = each.coalesce() if each.layout is torch.sparse_coo else each
+        assert each.to_dense().device == whole.values().device == place
+        assert torch.equal(each.to_dense().cpu(), expected)
+        assert each.cpu().device == torch.device("cpu")
+        assert torch.equal(each.cpu().to_dense(), expected)
+    rows = made[0]
+    derived = (rows.t(), rows[1], rows * 2, rows.coalesce().indices(), rows.clone(), rows.sum())
+    assert {each.device for each in derived} == {place}
+    assert torch.sparse_coo_tensor(size=(2, 3), device="cuda").device == place
+    assert torch.sparse_coo_tensor(indices.cuda(), values.cuda(), device="cpu").is_cpu
+
+
+def memory_of_sparse_tensors_is_the_devices() -> None:
+    eye = torch.eye(1024, device="cuda")
+    before = torch.cuda.memory_allocated()
+    rows = eye.to_sparse()
+    # Two indices of eight bytes and an element of four, in blocks of 512.
+    assert torch.cuda.memory_allocated() - before == 1024 * (2 * 8 + 4)
+    del rows
+    assert torch.cuda.memory_allocated() == before
+
+
+def gradients_of_sparse_tensors_are_on_the_device() -> None:
+    values = torch.tensor([1.0, 2.0], device="cuda", requires_grad=True)
+    rows = torch.sparse_coo_tensor(torch.tensor([[0, 1], [1, 0]], device="cuda"), values, (2, 2))
+    torch.sparse.mm(rows, torch.tensor([[1.0, 2.0], [3.0, 4.0]], device="cuda")).sum().backward()
+    assert values.grad.device == values.device
+    assert values.grad.tolist() == [7, 3]
+    weights = {}
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        table = torch.nn.Embedding(10, 4, sparse=True).to(device)
+        optimizer = torch.optim.SparseAdam(table.parameters(), lr=0.1)
+        table(torch.tensor([1, 1, 3], device=device)).sum().backward()
+        assert table.weight.grad.device.type == device
+        optimizer.step()
+        weights[device] = table.weight.detach().cpu()
+    assert torch.equal(weights["cpu"], weights["cuda"])
+
+
 def mistakes_beside_sparse_tensors_are_named() -> None:
     x, host = torch.ones(4, 4, device="cuda"), torch.ones(4, 4)
     rows = torch.eye(4, device="cuda").to_sparse()

@@ -80,6 +80,10 @@ def _make_new(self: Tensor, *given: Any, device: Any = None) -> Tensor:
         made: Tensor = _new(self, *given, **({} if device is None else {"device": device}))
         return made
     device = place if device is None else device
+    if self.layout is torch.sparse_coo:
+        # Without a size it has that of its indices.
+        parts, size = given[:2], given[2:] or ((0,) if not given else ())
+        return torch.sparse_coo_tensor(*parts, *size, dtype=self.dtype, device=device)
     if len(given) == 1 and not isinstance(given[0], (int, torch.Size)):
         return torch.as_tensor(given[0], dtype=self.dtype, device=device)
     sizes = given[0] if given and isinstance(given[0], torch.Size) else (given or (0,))

@@ -310,6 +310,32 @@ def _nested(parts: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any)
     return made
 
 
+def _sparse(original: Any) -> Any:
+    """Return a constructor of sparse tensors whose parts are moved first, as in ``_nested``."""
+
+    def make(*args: Any, device: Any = None, **kwargs: Any) -> Tensor:
+        if device is None and _num_modes():
+            device = _default_device()
+        if device is None or torch.device(device).type not in (DEVICE_TYPE, CPU.type):
+            made: Tensor = original(*args, device=device, **kwargs)
+            return made
+        place = with_index(device) if is_simulated(device) else CPU
+        args = tuple(_moved_to(place, each) for each in args)
+        kwargs = {name: _moved_to(place, each) for name, each in kwargs.items()}
+        requires_grad = kwargs.pop("requires_grad", False)
+        # What is given as numbers C++ has made on the host.
+        made = to(original(*args, device=CPU, **kwargs), place)
+        return made.requires_grad_() if requires_grad else made
+
+    make.__name__ = original.__name__
+    make.__doc__ = original.__doc__
+    return make
+
+
+def _moved_to(place: torch.device, value: Any) -> Any:
+    return to(value, place) if isinstance(value, Tensor) else value
+
+
 def _by_device_and_dtype(tensors: Any, with_indices: bool = False) -> Any:
     """``torch._C._group_tensors_by_device_and_dtype``, in which C++ would name its own device."""
     groups = _group(tensors, with_indices)
@@ -366,6 +392,8 @@ def install(patches: Patches) -> None:
     patches.set(torch._C, "_group_tensors_by_device_and_dtype", _by_device_and_dtype)
     for name in ("tensor", "as_tensor", "asarray", "scalar_tensor"):
         _replace_function(patches, name, _factory)
+    for name in ("coo", "csr", "csc", "bsr", "bsc", "compressed"):
+        _replace_function(patches, f"sparse_{name}_tensor", _sparse)
     for name in _BY_SHAPE:
         _replace_function(patches, name, _numbered)
     for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint"):

@@ -94,6 +94,9 @@ def results_of(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any
     tell(args)
     with _disable_current_modes():
         found = _on_host(func, args, kwargs)
+        if any(each.layout is not torch.strided for each in leaves(found)):
+            # Sparse tensors keep no values.
+            return None
         results = _each(torch.empty_like, found, device=META)
         _keep(results, found)
         mark(leaves(results), place_of(args))

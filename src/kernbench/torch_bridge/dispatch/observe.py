@@ -53,6 +53,7 @@ _ZEROS = torch.ops.aten.zeros.default
 _NUMBER = torch.ops.aten.scalar_tensor.default
 """What C++ calls for a number that a program assigns to elements of a tensor."""
 _NO_BACKWARD = -1
+_STRIDED = torch.strided
 DispatchKey = torch._C.DispatchKey
 _OF_ANY_DEVICE = (DispatchKey.CompositeExplicitAutograd, DispatchKey.BackendSelect)
 """The keys of what calls the operations of an operator of functions."""
@@ -100,6 +101,8 @@ class Observer(Mode):
         if operation is None or types or _is_seen():
             return self._decide(func, types, args, kwargs or {})
         if operation.is_view:
+            if args[0].layout is not _STRIDED:
+                return _view_of_sparse(operation, args, kwargs or {})
             return operation.call(*args, **kwargs) if kwargs else operation.call(*args)
         if UNDER_WAY and (MOVE.under_way or self._process.capture is not None):
             return self._observe(func, operation, args, kwargs or {})
@@ -145,16 +148,20 @@ class Observer(Mode):
             # The kernel runs below autograd; its own operations are observed.
             with self:
                 return kernel.call(KEYSET, args, kwargs)
-        if kernel is None and (operation.is_view or (operation.is_plain and self._shapes is None)):
+        is_quick = isinstance(args[0], Tensor) if operation.is_view else self._is_quick(operation)
+        if kernel is None and is_quick:
             self._quick[id(func)] = operation
         if operation.is_view:
-            return operation.call(*args, **kwargs)
+            return _view_of_sparse(operation, args, kwargs)
         if operation.is_composite and _dispatch_mode(_FAKE) is None:
             if any(type(each) is Tensor and each.is_nested for each in args):
                 return self._observe(func, operation, args, kwargs)
             with self:
                 return func.decompose(*args, **kwargs)
         return self._observe(func, operation, args, kwargs)
+
+    def _is_quick(self, operation: Operation) -> bool:
+        return operation.is_plain and self._shapes is None
 
     def _is_for(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> bool:
         """Return whether a kernel that the program registered for devices takes a call."""
@@ -396,6 +403,8 @@ class EagerObserver(Observer):
             of_process.num_views += 1
             if calls.is_on:
                 of_process.num_own += FRAMES_OF_VIEW
+            if args[0].layout is not _STRIDED:
+                return _view_of_sparse(operation, args, kwargs or {})
             return operation.call(*args, **kwargs) if kwargs else operation.call(*args)
         of_process, frame = self._of_process, _getframe(1)
         if calls.depth:
@@ -424,6 +433,17 @@ def observer_of(process: Process) -> Observer:
     """Return what sees the operations of the calling thread."""
     calls = IN_THREAD.calls
     return Observer(process) if calls is None else EagerObserver(process, calls)
+
+
+def _view_of_sparse(operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Execute a view: of a sparse tensor, what has the place of an element is other memory."""
+    result = operation.call(*args, **kwargs)
+    of = args[0] if isinstance(args[0], Tensor) else None
+    if of is not None and of.layout is not _STRIDED:
+        source = residence_of(of)
+        if source is not None:
+            _settle_all(result, source.device, operation.name)
+    return result
 
 
 def _settle_all(result: Any, device: torch.device | None, label: str) -> None:

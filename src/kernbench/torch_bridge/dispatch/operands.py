@@ -18,10 +18,19 @@ from kernbench.torch_bridge.base.refusals import MixedDevicesError
 from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.in_use import check_use
 from kernbench.torch_bridge.placement.names import CPU, is_simulated
-from kernbench.torch_bridge.placement.residence import Residence, residence_of, settle, storage_of
+from kernbench.torch_bridge.placement.residence import (
+    Residence,
+    known_residence,
+    residence_of,
+    settle,
+    storage_of,
+)
 
 _HERE = str(Path(__file__).parents[1])
 _OVERLOADS = torch._ops.__file__
+_ANYWHERE = Residence(None)
+"""That of wrappers, and of sparse tensors of the host: they go with both."""
+_ANYWHERE.is_open = True
 _REFERENCES_OF_CPP = 3
 """References to an argument that only C++ holds: its own, the argument tuple's, the count's."""
 
@@ -41,7 +50,7 @@ def residence_among(operation: Operation, args: Any) -> Residence | None:
             try:
                 residence = getattr(storage_of(arg), "_kernbench", None)
             except (NotImplementedError, RuntimeError):
-                continue
+                residence = known_residence(arg) or _ANYWHERE
             if residence is None:
                 has_host |= not is_meta(arg)
                 continue

@@ -20,6 +20,18 @@ storage_of: Any = torch._C.TensorBase.untyped_storage
 """Returns the storage of a tensor; raises for a wrapper, which has none."""
 
 _new = object.__new__
+_BY_ROWS, _BY_COLUMNS = (
+    ("values", "crow_indices", "col_indices"),
+    ("values", "ccol_indices", "row_indices"),
+)
+_PARTS = {
+    torch.sparse_coo: ("_values", "_indices"),
+    torch.sparse_csr: _BY_ROWS,
+    torch.sparse_bsr: _BY_ROWS,
+    torch.sparse_csc: _BY_COLUMNS,
+    torch.sparse_bsc: _BY_COLUMNS,
+}
+"""Methods that return the tensors which hold a sparse tensor's memory, its elements first."""
 
 
 class Residence:
@@ -66,9 +78,18 @@ def known_residence(tensor: Tensor) -> Residence | None:
     try:
         found: Residence | None = getattr(storage_of(tensor), "_kernbench", None)
     except (NotImplementedError, RuntimeError):
-        # Wrappers and sparse tensors have no storage.
-        return None
+        parts = parts_of(tensor)
+        return known_residence(parts[0]) if parts else None
     return found
+
+
+def parts_of(tensor: Tensor) -> list[Tensor]:
+    """Return the tensors that hold the memory of a sparse tensor; none for wrappers."""
+    names = _PARTS.get(tensor.layout, ())
+    if not names:
+        return []
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
+        return [getattr(tensor, name)() for name in names]
 
 
 def reside(
@@ -98,6 +119,8 @@ def settle_on(process: Process, tensor: Tensor, device: torch.device, label: str
     try:
         storage = storage_of(tensor)
     except (NotImplementedError, RuntimeError):
+        for part in parts_of(tensor):
+            settle_on(process, part, device, label)
         return
     if getattr(storage, "_kernbench", None) is None:
         sip_id = process.first_sip + device.index
@@ -118,7 +141,8 @@ def settle(tensor: Tensor, device: torch.device | None, label: str = "") -> Resi
     try:
         storage = storage_of(tensor)
     except (NotImplementedError, RuntimeError):
-        return None
+        settled = [settle(part, device, label) for part in parts_of(tensor)]
+        return settled[0] if settled else None
     found: Residence | None = getattr(storage, "_kernbench", None)
     if found is None:
         found = reside(storage, device, label, tensor)
