@@ -44,6 +44,21 @@ def test_only_short_runs_of_bytes_pay_for_dram_pages() -> None:
     assert times[1] > 1.5 * (times[0] - plain.sip.front_end_ps)
 
 
+@pytest.mark.adr("0210-D1")
+def test_loads_alone_reach_less_of_hbm_than_loads_beside_stores() -> None:
+    base = {"cube__hbm_bandwidth_gbps": 20, "cube__hbm_latency_ns": 0}
+    plain, slower = machine_with(**base), machine_with(**base, cube__hbm_load_efficiency=0.6)
+    copy = copy_trace(1024, 1 << 16)
+    (group,) = copy.groups
+    loads = replace(copy, groups=(replace(group, body=group.body[:1]),))
+    for machine in (plain, slower):
+        # Half of what a copy moves is loaded: less than the share that loads alone reach.
+        assert scheduled(copy, machine).duration_ps == scheduled(copy, plain).duration_ps
+        bound = machine.sip.hbm_load_ps(1024 * 2 * (1 << 16))
+        assert bound <= scheduled(loads, machine).duration_ps <= 1.05 * bound
+    assert slower.sip.hbm_load_ps(600) == plain.sip.hbm_stream_ps(1000)
+
+
 @pytest.mark.adr("0028-D3")
 def test_a_store_ends_in_a_write_back_cache_but_hbm_still_has_to_keep_up() -> None:
     through, back = machine_with(), machine_with(cache__write_back=True)

@@ -20,6 +20,7 @@ from kernbench.op_log import Limit, Template  # noqa: E402
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
 from kernbench.torch_bridge.base.operations import describe  # noqa: E402
 from kernbench.torch_bridge.costs import OperationCosts  # noqa: E402
+from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes  # noqa: E402
 from kernbench.torch_bridge.processes.float32 import Float32  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
@@ -184,6 +185,14 @@ def test_streams_take_the_time_of_their_bytes() -> None:
 
 
 @pytest.mark.adr("0064-D2")
+@pytest.mark.adr("0210-D1")
+def test_what_only_loads_takes_what_loads_alone_reach() -> None:
+    sip = load_machine("a100-sxm-80g", 1).sip
+    loaded = timing_by_bytes("sum", sip, 1 << 30, 4).template(True).limits_ps[Limit.HBM]
+    copied = timing_by_bytes("copy", sip, 1 << 29, 1 << 29).template(True).limits_ps[Limit.HBM]
+    assert loaded / copied == pytest.approx(0.88 / 0.79, rel=1e-6)
+
+
 def test_an_expanded_operand_is_read_once() -> None:
     """Closed form: scales of 16 x 512 planes beside an image of 32 x 32, read and written."""
     image, scale = empty(16, 512, 32, 32), empty(16, 512, 1, 1)

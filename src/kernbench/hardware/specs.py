@@ -144,6 +144,9 @@ class CubeSpec(Spec):
     """Runs of consecutive bytes shorter than this do not stream: they open a DRAM page each."""
     hbm_short_run_efficiency: Share | None = None
     """Share of the bandwidth that short runs reach; that of streams when missing."""
+    hbm_load_efficiency: Share | None = None
+    """Share of the bandwidth that loads reach with no stores beside them; that of streams when
+    missing."""
     hbm_latency_ns: NotNegative
     """From a request that misses the cache to its first byte."""
     hbm_burst_bytes: Count
@@ -404,6 +407,13 @@ class SipSpec(Spec):
     def hbm_stream_ps(self, size_bytes: int) -> int:
         """Return the time of ``size_bytes`` over all of the SIP's HBM, without latency."""
         return transfer_ps(size_bytes, self.hbm_gbps)
+
+    def hbm_load_ps(self, size_bytes: int) -> int:
+        """Return the least time in which loads bring ``size_bytes`` from all of the SIP's HBM."""
+        share = self.cube.hbm_load_efficiency
+        if share is None:
+            return self.hbm_stream_ps(size_bytes)
+        return transfer_ps(size_bytes, self.cube.hbm_bandwidth_gbps * share * self.num_cubes)
 
     def gemm_flops_per_clock(self, dtype_name: str) -> int:
         """Return the matrix engine's rate for operands of a dtype (or ``tf32``), per PE.

@@ -89,6 +89,8 @@ class ProgramCosts:
     """What one program moves in and out of HBM, on average over those that share tiles."""
     hbm_stream_bytes: Fraction
     """How much HBM could stream in the time that it takes for that."""
+    hbm_load_bytes: Fraction
+    """What of ``hbm_bytes`` loads bring."""
 
     @property
     def least_ps(self) -> int:
@@ -156,7 +158,7 @@ class CostModel:
         busy: list[int] = []
         own: list[int] = []
         shares_ps = [0, 0, 0]
-        hbm_bytes = hbm_stream_bytes = Fraction(0)
+        hbm_bytes = hbm_stream_bytes = hbm_load_bytes = Fraction(0)
         together: dict[int, list[tuple[CommandSite, DmaCosts]]] = {}
         for site, moved in zip(self.plan.sites, traffic, strict=True):
             if moved is None:
@@ -185,6 +187,8 @@ class CostModel:
             own.append(found.own_ps)
             for resource, share in enumerate(found.shares_ps):
                 shares_ps[resource] += share
+            if isinstance(site.command, DmaRead):
+                hbm_load_bytes += found.hbm_bytes
             if site.loops and isinstance(site.command, DmaRead):
                 together.setdefault(site.loops[-1].loop_id, []).append((site, found))
             hbm_bytes += found.hbm_bytes
@@ -199,7 +203,8 @@ class CostModel:
                 busy[site.index] = each.busy_ps(counts[site.index], self._issue_ps)
         times = SiteTimes(tuple(occupancy), tuple(varies), tuple(latency))
         shares = (shares_ps[0], shares_ps[1], shares_ps[2])
-        return ProgramCosts(times, tuple(busy), tuple(own), shares, hbm_bytes, hbm_stream_bytes)
+        moved_bytes = hbm_bytes, hbm_stream_bytes, hbm_load_bytes
+        return ProgramCosts(times, tuple(busy), tuple(own), shares, *moved_bytes)
 
     @property
     def in_turns(self) -> bool:

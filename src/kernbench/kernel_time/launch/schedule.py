@@ -54,8 +54,11 @@ class LaunchTime:
 
 def launch_time(waves: Waves, sip: SipSpec, conditions: Conditions) -> LaunchTime:
     """Return the time of a launch whose programs run as ``waves`` says."""
-    streamed = (costs.hbm_stream_bytes * count for costs, count in waves.tally())
-    stream_ps = sip.hbm_stream_ps(math.ceil(sum(streamed, Fraction(0))))
+    streamed = loaded = Fraction(0)
+    for costs, count in waves.tally():
+        streamed += costs.hbm_stream_bytes * count
+        loaded += costs.hbm_load_bytes * count
+    stream_ps = max(sip.hbm_stream_ps(math.ceil(streamed)), sip.hbm_load_ps(math.ceil(loaded)))
     cool_ps = max(waves.makespan_ps, stream_ps)
     front_end_ps = sip.queued_front_end_ps if conditions.queued else sip.front_end_ps
     hot = _stretch(_gemm_bound_ps(waves, sip), cool_ps, sip)

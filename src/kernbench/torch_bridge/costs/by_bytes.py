@@ -72,8 +72,8 @@ def _template(
     elements: Mapping[str, float],
     queued: bool,
 ) -> Template:
-    hbm_bytes = sum(moved)
-    hbm_ps = sip.hbm_stream_ps(hbm_bytes)
+    hbm_bytes, (read_bytes, _) = sum(moved), moved
+    hbm_ps = max(sip.hbm_stream_ps(hbm_bytes), sip.hbm_load_ps(read_bytes))
     start_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
     taken_ps = sip.hbm_latency_ps + max(hbm_ps, math_ps, chain_ps)
     work = WorkCounts(elements=elements, port_bytes=hbm_bytes, hbm_bytes=hbm_bytes)
