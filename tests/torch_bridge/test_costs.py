@@ -113,12 +113,57 @@ def test_convolutions_are_products_of_patches_and_weights(groups: int, transpose
 
 
 @pytest.mark.adr("0064-D2")
-def test_a_sort_goes_over_its_keys_a_byte_at_a_time() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int64])
+@pytest.mark.parametrize("stable", [False, True])
+def test_a_sort_moves_keys_and_positions_once_for_each_byte_of_a_key(
+    dtype: Any, stable: bool
+) -> None:
+    """Closed form of a radix sort of digits of 8 bits; the histogram reads the keys, too."""
+    n, of_key = 1 << 20, dtype.itemsize
+    func, args = (aten.sort.stable, ()) if stable else (aten.sort.default, (0,))
+    given: dict[str, Any] = {"stable": True, "dim": 0} if stable else {}
+    found = template(func, empty(n, 4, dtype=dtype), *args, **given)
+    assert found.hbm_bytes == 4 * n * (of_key + 2 * of_key * (of_key + 8))
+    # Rows of 4 are sorted by a block each: copied beside their positions, and sorted in place.
+    short = template(aten.sort.default, empty(n, 4, dtype=dtype))
+    assert short.hbm_bytes == 4 * n * (of_key + 3 * (of_key + 8))
+
+
+def test_a_sort_is_as_fast_as_published() -> None:
+    """29.4 billion keys of 4 bytes a second on an A100 (arXiv 2206.01784), alone.
+
+    PyTorch's have positions of 8 bytes beside them, and so three times the bytes.
+    """
+    n = 1 << 26
+    result = aten.sort.default(empty(n, dtype=torch.float32))
+    args = (empty(n, dtype=torch.float32),)
+    costs = OperationCosts(load_machine("a100-sxm-40g", 1), Float32())
+    timing = costs.timing(aten.sort.default, describe(aten.sort.default), args, {}, result, 0)
+    published_ps = n / 29.4e9 * 10**12
+    assert published_ps < timing.template(True).duration_ps < 3 * published_ps
+
+
+@pytest.mark.adr("0064-D2")
+def test_a_choice_reads_its_keys_in_passes() -> None:
     """Closed form: four passes read n halves; values and positions are written."""
     n = 1 << 20
-    found = template(aten.sort.default, empty(n))
-    assert found.hbm_bytes == 4 * 2 * n + (2 + 8) * n
     assert template(aten.topk.default, empty(n), 8).hbm_bytes == 4 * 2 * n + (2 + 8) * 8
+
+
+@pytest.mark.parametrize(
+    ("dtype", "part"), [(torch.complex64, torch.float32), (torch.complex128, torch.float64)]
+)
+def test_a_complex_product_is_four_real_ones(dtype: Any, part: Any) -> None:
+    n = 4096
+    # Enough for all PEs.
+    a, b, real = empty(n, n, dtype=dtype), empty(3, n, n, dtype=dtype), empty(n, n, dtype=part)
+    one = template(aten.mm.default, real, real)
+    found = template(aten.mm.default, a, a)
+    assert found.flops == 4 * one.flops == 4 * 2 * n**3
+    assert found.duration_ps > 3.5 * one.duration_ps
+    assert template(aten.bmm.default, b, b).flops == 3 * found.flops
+    assert template(aten.mv.default, a, a[0]).flops >= 4 * 2 * n * n
+    assert not COSTS.unknown["aten.mm"]
 
 
 @pytest.mark.parametrize(

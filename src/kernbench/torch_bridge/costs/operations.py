@@ -25,10 +25,17 @@ from kernbench.torch_bridge.costs.products import (
     RECURRENT_ON_HOST,
     flops_of,
     layout_of,
+    of_complex,
     operand_of,
 )
 from kernbench.torch_bridge.costs.recurrent import RecurrentCosts
-from kernbench.torch_bridge.costs.rules import CostRule, Reads, reads_of_rows, rule_of
+from kernbench.torch_bridge.costs.rules import (
+    CostRule,
+    Reads,
+    bytes_of_sort,
+    reads_of_rows,
+    rule_of,
+)
 from kernbench.torch_bridge.costs.scattered import (
     SECTOR,
     ScatteredCosts,
@@ -99,8 +106,11 @@ class OperationCosts:
         products = PRODUCTS.get(func)
         if products is not None:
             sizes = products(args, result)
-            dtype = kernel_dtype(_first_dtype(operand_of(func, args, result)))
-            out_dtype = kernel_dtype(_first_dtype(result))
+            multiplied, stored = _first_dtype(operand_of(func, args, result)), _first_dtype(result)
+            if multiplied.is_complex:
+                sizes = of_complex(sizes)
+                multiplied, stored = multiplied.to_real(), stored.to_real()
+            dtype, out_dtype = kernel_dtype(multiplied), kernel_dtype(stored)
             if dtype == int8 and int8.name not in self._rates(sip_id):
                 # Older GPUs multiply integers on units that are not described.
                 dtype = None
@@ -185,7 +195,10 @@ class OperationCosts:
             self.unknown[operation.name] += 1
         given = (*args, *kwargs.values()) if kwargs else args
         sip = self._machine.sip_at(sip_id)
-        read, written = _moved(rule, operation, args, given, result, sip)
+        if rule.sorts:
+            read, written = bytes_of_sort(args, kwargs)
+        else:
+            read, written = _moved(rule, operation, args, given, result, sip)
         summed = self._norm_weights.columns(operation.name, args)
         if summed:
             read //= 2

@@ -244,6 +244,11 @@ def layout_of(func: Any, args: Any, result: Any) -> OperandLayout:
     return OperandLayout(access_bytes=gcd(16, *steps), a_shared=shared[0], b_shared=shared[1])
 
 
+def of_complex(products: Products) -> Products:
+    """Return the real products that are as much work: each number of B has a matrix of 2 x 2."""
+    return tuple((batch, m, 2 * n, 2 * k) for batch, m, n, k, *_ in products)
+
+
 def operand_of(func: Any, args: Any, result: Any) -> Any:
     """Return an operand whose dtype is that of the multiplication."""
     if func._schema.name == "aten::_int_mm":

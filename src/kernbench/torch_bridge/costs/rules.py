@@ -55,6 +55,8 @@ class CostRule:
     """Whether it norms the channels of an image over the batch."""
     by_position: bool = False
     """Whether a thread computes one position of all planes, one plane after another."""
+    sorts: bool = False
+    """Whether it moves its operand and indices once for each digit of the keys."""
     sampled_rows: int = 0
     """Rows of a plane, each a sector apart, that a result is sampled from at positions that come
     with the data; 0 where positions beside each other are sampled beside each other."""
@@ -161,9 +163,13 @@ _SELECTS = _names(
     "embedding gather index_select index take index_put _unsafe_index masked_select "
     "scatter scatter_add scatter_reduce index_add index_copy index_fill"
 )
-# A radix sort takes a pass for each 8 bits of the keys, and so does a radix select.
-_SORTS = _names("sort topk kthvalue median nanmedian mode")
-_SORT_PASSES = 4
+# A radix select reads the keys once for each 8 of their bits; of 4 bytes.
+_CHOOSES = _names("topk kthvalue median nanmedian mode")
+_CHOICE_PASSES = 4
+_SORTS = _names("sort")
+_IN_ONE_BLOCK = 4096
+"""Elements of a row that PyTorch sorts in a block (``should_use_small_sort`` of ATen's Sort.h)."""
+_INDEX_BYTES = 8
 # Sums over a whole batch are there when all of it was read once. Norms of rows keep their row.
 _REREADS = {
     "aten.native_batch_norm": (0,),
@@ -206,8 +212,10 @@ def rule_of(func: Any) -> CostRule:
         return CostRule(reads=Reads.FEW)
     if name in _CLONES:
         return CostRule(work={_SIMPLE: 1}, clones=not func._schema.is_mutable)
+    if name in _CHOOSES:
+        return CostRule(work={_SIMPLE: 1, _REDUCE: 1}, passes=_CHOICE_PASSES)
     if name in _SORTS:
-        return CostRule(work={_SIMPLE: 1, _REDUCE: 1}, passes=_SORT_PASSES)
+        return CostRule(work={_SIMPLE: 4, _REDUCE: 4}, sorts=True)
     work = _BY_NAME.get(name)
     if work is not None:
         return CostRule(
@@ -220,6 +228,24 @@ def rule_of(func: Any) -> CostRule:
             copies=_IN_ROWS.get(name, ()),
         )
     return CostRule(work={_SIMPLE: 1}) if torch.Tag.pointwise in func.tags else _UNKNOWN
+
+
+def bytes_of_sort(args: Any, kwargs: dict[str, Any]) -> tuple[int, int]:
+    """Return the bytes that a sort reads and writes.
+
+    Short rows are copied beside their indices, and sorted in place by one block each. CUB sorts
+    longer ones: it reads the keys for their histogram, and then reads and writes keys and indices
+    once for each 8 bits of a key.
+
+    Source: Adinets and Merrill, "Onesweep: A Faster Least Significant Digit Radix Sort for GPUs",
+    arXiv 2206.01784, 2022.
+    """
+    keys = args[0]
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
+    pairs = keys.numel() * (keys.element_size() + _INDEX_BYTES)
+    if not keys.dim() or keys.shape[dim] <= _IN_ONE_BLOCK:
+        return keys.nbytes + pairs, 2 * pairs
+    return keys.nbytes + keys.element_size() * pairs, keys.element_size() * pairs
 
 
 _IN_REGISTERS = 1024
