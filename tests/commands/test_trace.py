@@ -3,6 +3,9 @@ from __future__ import annotations
 import gc
 import weakref
 
+import numpy as np
+import pytest
+
 from kernbench.commands import (
     UNKNOWN_LINE,
     Gemm,
@@ -56,9 +59,32 @@ def test_a_source_line_prints_as_an_editor_reads_it() -> None:
 
 
 def test_a_trace_counts_programs_and_lists_commands_of_all_groups() -> None:
-    import numpy as np
-
     groups = tuple(ProgramGroup(np.array([i]), (gemm(1, 1, 1),)) for i in range(2))
     trace = KernelTrace("k", (2, 3, 4), 4, 1, groups, 3, 0, UNKNOWN_LINE, ())
     assert trace.num_programs == 24
     assert len(list(trace.commands())) == 2
+
+
+@pytest.mark.adr("0210-D1")
+def test_released_groups_are_made_again_for_whoever_asks() -> None:
+    made = []
+
+    def again() -> tuple[ProgramGroup, ...]:
+        made.append(ProgramGroup(np.arange(2), (gemm(1, 1, 1),)))
+        return tuple(made[-1:])
+
+    trace = KernelTrace("k", (2, 1, 1), 4, 1, again(), 3, 0, UNKNOWN_LINE, (), again=again)
+    trace.release()
+    trace.release()
+    assert len(made) == 1
+    assert trace.groups == (made[1],)
+    assert trace.groups == (made[1],)
+    with pytest.raises(AttributeError, match="a trace has no tiles"):
+        _ = trace.tiles  # type: ignore[attr-defined]
+
+
+def test_groups_that_cannot_be_made_again_stay() -> None:
+    groups = (ProgramGroup(np.arange(2), (gemm(1, 1, 1),)),)
+    trace = KernelTrace("k", (2, 1, 1), 4, 1, groups, 3, 0, UNKNOWN_LINE, ())
+    trace.release()
+    assert trace.groups == groups

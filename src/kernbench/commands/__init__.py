@@ -9,7 +9,14 @@ from kernbench.commands.elementwise import (
     stack,
     stack_predicates,
 )
-from kernbench.commands.paths import by_path, field_names, path_body, path_numbers, paths
+from kernbench.commands.paths import (
+    by_path,
+    field_names,
+    first_body,
+    path_body,
+    path_numbers,
+    paths,
+)
 from kernbench.commands.rounding import IN_FLOAT32, Rounding, Roundings, Tf32, build_roundings
 from kernbench.commands.rows import RowTable
 from kernbench.commands.separable import (
@@ -128,6 +135,7 @@ __all__ = [
     "constant",
     "divided",
     "field_names",
+    "first_body",
     "fold_terms",
     "is_axis",
     "is_loop",

@@ -106,6 +106,15 @@ def path_body(group: ProgramGroup, positions: Array, first_slot: int = 0) -> tup
     return found
 
 
+def first_body(group: ProgramGroup) -> tuple[Command, ...]:
+    """Return what the first program of a group without ``trips`` does, as far as it is its own.
+
+    Terms of loops and axes stay the same arrays.
+    """
+    found: tuple[Command, ...] = _First(np.zeros(1, dtype=np.int64), {}, 0).value(group.body)
+    return found
+
+
 _AS_THEY_ARE = frozenset({int, float, bool, str, dict, type(None), DType, SourceLine, Splat, Param})
 """Types of what is the same for all programs."""
 
@@ -192,6 +201,16 @@ class _Cut:
             else:
                 kept.append(dim)
         return tuple(kept), array
+
+
+class _First(_Cut):
+    """Restricts commands to the first program, and leaves loops and tiles as they are."""
+
+    def _tile(self, tile: Tile) -> Tile:
+        return tile
+
+    def _term(self, dims: Dims, array: Array) -> tuple[Dims, Array]:
+        return (dims[1:], array[0]) if dims and dims[0] == PROGRAM else (dims, array)
 
 
 def field_names(value: object) -> tuple[str, ...]:

@@ -8,10 +8,11 @@ the same grid and integers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -407,6 +408,23 @@ class KernelTrace:
     """What wrapped around on the way to an address; with ``check`` that is an error."""
     staged_bytes: int = 0
     """Part of ``tcm_bytes``: buffers of loads that are issued ahead."""
+    again: Callable[[], tuple[ProgramGroup, ...]] | None = None
+    """Returns equal groups."""
+
+    def release(self) -> None:
+        """Let go of the groups, which are evaluated again for whoever asks for them."""
+        if self.again is not None:
+            with suppress(AttributeError):
+                object.__delattr__(self, "groups")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> tuple[ProgramGroup, ...]:
+            if name != "groups" or self.again is None:
+                raise AttributeError(f"a trace has no {name}")
+            found = self.again()
+            object.__setattr__(self, "groups", found)
+            return found
 
     @property
     def num_programs(self) -> int:

@@ -101,6 +101,14 @@ def evaluate(
         line=kernel.line,
         pointer_params=tuple(p.index for p in kernel.params if p.is_pointer),
         overflows=tuple(overflows.values()),
+        again=lambda: (
+            evaluate(
+                *(module, grid, ints),
+                num_warps=num_warps,
+                num_stages=num_stages,
+                roundings=roundings,
+            ).groups
+        ),
     )
 
 

@@ -41,6 +41,7 @@ from kernbench.kernel_time.launch.schedule import (
     schedule_kernel,
 )
 from kernbench.kernel_time.launch.waves import (
+    build_waves,
     line_of_short_rows,
     resident_programs,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "ThreadBlock",
     "TimedStrand",
     "TimedStrands",
+    "build_waves",
     "cached_shares",
     "check_kernel",
     "dot_ps",

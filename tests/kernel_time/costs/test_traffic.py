@@ -1,5 +1,7 @@
 """What programs move together, against the bursts under every address written out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,10 +19,13 @@ from kernbench.commands import (
     Predicate,
     Separable,
     Tile,
+    access_of,
+    first_body,
     loop_dim,
 )
 from kernbench.dtypes import float16
-from kernbench.kernel_time import schedule_kernel
+from kernbench.hardware import load_machine
+from kernbench.kernel_time import Conditions, ThreadBlock, build_waves, schedule_kernel
 from tests.kernel_time.kernel_traces import ROW, access, machine_with, trace_of
 
 BURST, PES = 64, 32
@@ -171,3 +176,36 @@ def test_a_later_loop_finds_what_programs_of_a_wave_have_left_in_the_cache(
     found = schedule_kernel(trace_of((list(range(rows)), tuple(body))), machine, 0).hbm_bytes
     # A wave of 32 rows is 4 MiB.
     assert found == rows * row_bytes * (1 if capacity_mib > 4 else 2)
+
+
+@pytest.mark.adr("0210-D2")
+def test_schedules_keep_at_most_a_number_for_each_program() -> None:
+    machine = load_machine("rtx-4090", 1)
+    trace, _ = channels_last(64, 3, 2, reads=True, writes=True)
+    conditions = Conditions(
+        block=ThreadBlock(num_warps=1, registers=32, shared_bytes=0, architecture=89)
+    )
+    waves = build_waves(trace, machine.sip, conditions)
+    for group in waves.groups:
+        for site in group.plan.sites:
+            assert isinstance(site.command, DmaRead | DmaWrite)
+            dims = access_of(site.command).offset.dims
+            assert dims == tuple(each for each in dims if each != PROGRAM)
+        assert group.segments.first_program.size < trace.num_programs // 32
+    # What waits in the device's queue differs in its front end alone.
+    queued = replace(conditions, queued=True)
+    assert build_waves(trace, machine.sip, queued) is waves
+
+
+@pytest.mark.adr("0210-D2")
+def test_loops_keep_their_terms_in_schedules() -> None:
+    steps, tile = 8 * np.arange(4), Tile(0, (4,), float16)
+    inside = access(0, (4,), float16, P=64 * np.arange(8), K=steps, R=2 * np.arange(4))
+    read = DmaRead(tile, inside, Predicate((4,)), None, UNKNOWN_LINE)
+    loop = Loop(0, 4, (read,), (), 1, UNKNOWN_LINE)
+    (command,) = first_body(trace_of((list(range(8)), (loop,))).groups[0])
+    assert isinstance(command, Loop)
+    (kept,) = command.body
+    assert isinstance(kept, DmaRead)
+    assert set(kept.source.offset.terms) == {(loop_dim(0),), (ROW,)}
+    assert np.array_equal(kept.source.offset.terms[loop_dim(0),], steps)

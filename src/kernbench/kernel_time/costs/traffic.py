@@ -7,7 +7,7 @@ cell is a *segment*, and segments that have all in common but their programs are
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
@@ -27,6 +27,8 @@ from kernbench.commands import (
     ProgramGroup,
     Tile,
     access_of,
+    first_body,
+    is_loop,
     loop_dim,
     path_numbers,
     walk,
@@ -45,9 +47,14 @@ from kernbench.kernel_time.costs.listed_addresses import listed
 from kernbench.kernel_time.costs.lookup_tables import Lookups, capped
 from kernbench.kernel_time.costs.shared_cache import stay_for_launch
 from kernbench.kernel_time.program.origins import is_loaded
-from kernbench.kernel_time.program.timed_plan import CommandSite, build_program_plan
+from kernbench.kernel_time.program.timed_plan import (
+    CommandSite,
+    ProgramPlan,
+    build_program_plan,
+)
 
 Array = npt.NDArray[Any]
+Dims = tuple[int, ...]
 
 _MIX = -7046029254386353131
 _MOST_LISTED = 256
@@ -90,22 +97,91 @@ class _SharedTiles:
 def varies_by_program(group: ProgramGroup) -> bool:
     """Return whether an access varies over programs and a loop of ``trips`` at the same time."""
     loops = {loop_dim(loop_id) for loop_id, _ in group.trips}
-    terms = [
-        dims
-        for command in walk(group.body)
-        if isinstance(command, DmaRead | DmaWrite | Atomic)
-        for tensor in (access_of(command).offset, command.mask)
-        if not isinstance(tensor, Tile)
-        for dims in tensor.terms
-    ]
-    return any(PROGRAM in dims and not loops.isdisjoint(dims) for dims in terms)
+    return any(PROGRAM in dims and not loops.isdisjoint(dims) for dims in _terms_of(group))
 
 
+def _varies_in_loops(group: ProgramGroup) -> bool:
+    """Return whether what a program does in its loops, or how often, depends on which it is."""
+    if group.trips:
+        return True
+    return any(PROGRAM in dims and any(map(is_loop, dims)) for dims in _terms_of(group))
+
+
+def _terms_of(group: ProgramGroup) -> Iterator[Dims]:
+    """Yield what the terms of addresses and masks vary over."""
+    for command in walk(group.body):
+        if isinstance(command, DmaRead | DmaWrite | Atomic):
+            for tensor in (access_of(command).offset, command.mask):
+                if not isinstance(tensor, Tile):
+                    yield from tensor.terms
+
+
+def _dma_sites(plan: ProgramPlan) -> list[CommandSite]:
+    return [site for site in plan.sites if isinstance(site.command, DmaRead | DmaWrite | Atomic)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class GroupTraffic:
-    """The classes, cells and segments of a program group on ``num_pes`` PEs.
+    """The segments of a program group, and what a program of each kind of them moves.
 
-    Where each holds several blocks, what all of them read together is read once.
+    Has no array of a number for each program but one, as it is kept for as long as a launch's
+    schedules.
     """
+
+    plan: ProgramPlan
+    """Of the first program, where no address varies over programs and loops at the same time."""
+    kinds: list[ProgramKind]
+    kind_of: Array
+    """Of each segment."""
+    wave: Array
+    """Of each segment."""
+    sizes: Array
+    """How many programs each segment has."""
+    first_program: Array
+    """Of each segment, the lowest one."""
+    programs: slice | Array
+    """The ids of all programs, rising."""
+    segment_of: Array
+    """Of each of them."""
+    sites_by_data: list[CommandSite]
+    """The sites that address rows by loaded indices, but for tables that stay in the cache."""
+
+    def num_programs(self) -> list[int]:
+        """Return how many programs are of each kind."""
+        counts = np.zeros(len(self.kinds), dtype=np.int64)
+        np.add.at(counts, self.kind_of, self.sizes)
+        return counts.tolist()
+
+    def dma_sites(self) -> list[CommandSite]:
+        """Return the sites that move bytes."""
+        return _dma_sites(self.plan)
+
+
+def group_traffic(
+    trace: KernelTrace,
+    group: ProgramGroup,
+    num_pes: int,
+    burst_bytes: int,
+    room: int | None,
+    copies: Mapping[int, int],
+    together: ReadTogether | None = None,
+    tables: Mapping[int, int] = NO_TABLES,
+    blocks_per_pe: int | None = None,
+    *,
+    gathers_stores: bool = False,
+) -> GroupTraffic:
+    """Return what the programs of a group move on ``num_pes`` PEs, in segments.
+
+    Where each PE holds several blocks, what all of them read together is read once.
+    """
+    return _GroupSplit(
+        *(trace, group, num_pes, burst_bytes, room, copies, together, tables, blocks_per_pe),
+        gathers_stores=gathers_stores,
+    ).traffic()
+
+
+class _GroupSplit:
+    """The classes, cells and segments of a program group."""
 
     def __init__(
         self,
@@ -115,12 +191,13 @@ class GroupTraffic:
         burst_bytes: int,
         room: int | None,
         copies: Mapping[int, int],
-        together: ReadTogether | None = None,
-        tables: Mapping[int, int] = NO_TABLES,
-        blocks_per_pe: int | None = None,
+        together: ReadTogether | None,
+        tables: Mapping[int, int],
+        blocks_per_pe: int | None,
         *,
-        gathers_stores: bool = False,
+        gathers_stores: bool,
     ) -> None:
+        self._group, self._num_slots = group, trace.num_slots
         self.plan = build_program_plan(group.body, trace.num_slots)
         self._lookups = Lookups.of(self.plan.sites, tables)
         self._burst_bytes = burst_bytes
@@ -130,11 +207,7 @@ class GroupTraffic:
         self._keeps_parts = blocks_per_pe is not None
         self._ids = group.program_ids
         self._path_trips, self._path_of = path_numbers(group)
-        self._dma = [
-            site
-            for site in self.plan.sites
-            if isinstance(site.command, DmaRead | DmaWrite | Atomic)
-        ]
+        self._dma = _dma_sites(self.plan)
         # Cells in order of their path, then of their wave.
         width = num_pes * (blocks_per_pe or 1)
         wave_of = self._ids // width
@@ -155,37 +228,44 @@ class GroupTraffic:
             common = common_shares(self._dma, *sizes, alike=not group.trips)
         if together is not None or self._looked_up or common:
             missed, read = self._with_shares(missed, together, common)
-        conflicts = self._conflicts()
+        columns = (*read.T, *missed.T, *self._conflicts().T)
+        self._of_cells = waves, active, columns
+        self._num_reads = read.shape[1]
 
-        pairs = self._cell_of * len(self.classes) + self.class_of
-        order = np.argsort(pairs, kind="stable")
-        found, starts, _ = distinct(pairs[order])
+    def traffic(self) -> GroupTraffic:
+        """Return the segments, without what they were found by."""
+        waves, active, columns = self._of_cells
+        found, first, segment_of = distinct(self._cell_of * len(self.classes) + self.class_of)
         cell_at, class_at = np.divmod(found, len(self.classes))
-        self.program_ids = self._ids[order]
-        """Of all segments, one after the other."""
-        self.sizes = np.diff(starts, append=len(order))
-        """How many programs each segment has."""
-        self.wave = waves[cell_at]
-        columns = [class_at, active[cell_at]]
-        columns += [column[cell_at] for column in (*read.T, *missed.T, *conflicts.T)]
-        _, first, self.kind_of = distinct(reduce(_joined, columns))
-        self.kinds = [
+        columns = (class_at, active[cell_at], *(column[cell_at] for column in columns))
+        _, leaders, kind_of = distinct(reduce(_joined, columns))
+        kinds = [
             ProgramKind(
-                self.classes[which], _sharing(active, rest, len(self.plan.sites), read.shape[1])
+                self.classes[which], _sharing(active, rest, len(self.plan.sites), self._num_reads)
             )
             for which, active, *rest in zip(
-                *(column[first].tolist() for column in columns), strict=True
+                *(column[leaders].tolist() for column in columns), strict=True
             )
         ]
+        plan = self.plan
+        if not _varies_in_loops(self._group):
+            plan = build_program_plan(first_body(self._group), self._num_slots)
+        low, high = int(self._ids[0]), int(self._ids[-1])
+        is_range = high - low + 1 == len(self._ids)
+        by_data = {site.index for site in self._sites_by_data()}
+        return GroupTraffic(
+            plan=plan,
+            kinds=kinds,
+            kind_of=kind_of,
+            wave=waves[cell_at],
+            sizes=np.bincount(segment_of),
+            first_program=self._ids[first],
+            programs=slice(low, high + 1) if is_range else self._ids,
+            segment_of=segment_of.astype(np.int32),
+            sites_by_data=[site for site in plan.sites if site.index in by_data],
+        )
 
-    @property
-    def dma_sites(self) -> list[CommandSite]:
-        """The sites that move bytes."""
-        return self._dma
-
-    @property
-    def sites_by_data(self) -> list[CommandSite]:
-        """The sites that address rows by loaded indices, but for tables that stay in the cache."""
+    def _sites_by_data(self) -> list[CommandSite]:
         return [
             site
             for site in self._dma
@@ -193,12 +273,6 @@ class GroupTraffic:
             and site.index not in self._looked_up
             and is_loaded(site.gather)
         ]
-
-    def num_programs(self) -> list[int]:
-        """Return how many programs are of each kind."""
-        counts = np.zeros(len(self.kinds), dtype=np.int64)
-        np.add.at(counts, self.kind_of, self.sizes)
-        return counts.tolist()
 
     # -- classes ------------------------------------------------------------------------------
 

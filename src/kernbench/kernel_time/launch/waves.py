@@ -12,8 +12,9 @@ number of its programs, and so are all segments of one kind.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,7 +28,12 @@ from kernbench.kernel_time.costs.block_costs import resident_blocks
 from kernbench.kernel_time.costs.command_costs import CostModel, ProgramCosts
 from kernbench.kernel_time.costs.joint_reads import read_together
 from kernbench.kernel_time.costs.shared_cache import SharedCache
-from kernbench.kernel_time.costs.traffic import GroupTraffic, ProgramKind, varies_by_program
+from kernbench.kernel_time.costs.traffic import (
+    GroupTraffic,
+    ProgramKind,
+    group_traffic,
+    varies_by_program,
+)
 from kernbench.kernel_time.launch.paces import Pace, Paces, PeTiming, busy_ps, own_ps
 from kernbench.kernel_time.launch.residency import BlockTimes, place_blocks
 from kernbench.kernel_time.program.pipeline import PipelineTimes
@@ -39,7 +45,7 @@ from kernbench.kernel_time.program.timed_plan import (
 
 Array = npt.NDArray[Any]
 
-_SITE_BYTES, _COLUMN_BYTES = 150, 48
+_SITE_BYTES, _COLUMN_BYTES = 150, 56
 """What a site of a kind takes, and a segment."""
 _SHORT_RUN = 8
 """Programs in a row that take equally long: where runs are shorter, they are placed singly."""
@@ -66,17 +72,11 @@ class WaveSegments:
     kind: Array
     wave: Array
     count: Array
-    program_ids: Array
-    """Of all segments, one after the other."""
+    first_program: Array
+    """The lowest one of each segment."""
     first_start_ps: Array
     last_start_ps: Array
     first_pe: Array
-
-    @property
-    def first_program(self) -> Array:
-        """The lowest program of each segment."""
-        first: Array = self.program_ids[np.cumsum(self.count) - self.count]
-        return first
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,10 +104,7 @@ class Waves:
     def size_bytes(self) -> int:
         """Return roughly how many bytes of memory this takes."""
         tables = sum(len(group.kinds) * len(group.plan.sites) for group in self.groups)
-        columns = sum(
-            _COLUMN_BYTES * len(group.segments.kind) + group.segments.program_ids.nbytes
-            for group in self.groups
-        )
+        columns = sum(_COLUMN_BYTES * len(group.segments.kind) for group in self.groups)
         return _SITE_BYTES * tables + columns
 
     def tally(self) -> Iterator[tuple[ProgramCosts, int]]:
@@ -117,8 +114,22 @@ class Waves:
                 yield timed.costs, count
 
 
+_LATEST: WeakKeyDictionary[KernelTrace, tuple[SipSpec, Conditions, Waves]] = WeakKeyDictionary()
+
+
 def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Waves:
     """Return when each program of a launch runs on the PEs of a SIP."""
+    # Programs run alike after a launch that has waited.
+    conditions = replace(conditions, queued=False)
+    latest = _LATEST.get(trace)
+    if latest is not None and latest[0] is sip and latest[1] == conditions:
+        return latest[2]
+    found = _build_waves(trace, sip, conditions)
+    _LATEST[trace] = sip, conditions, found
+    return found
+
+
+def _build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Waves:
     num_cubes, pes_per_cube = pes_in_use(sip, conditions)
     num_pes = num_cubes * pes_per_cube
     timing = PeTiming(
@@ -126,17 +137,18 @@ def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Wav
         -(-trace.num_programs // num_pes),
         conditions.block is not None,
     )
+    moved = _traffic(trace, sip, conditions, num_pes)
     groups = [
-        _timed_group(traffic, CostModel(traffic.plan, sip, conditions), timing)
-        for traffic in _traffic(trace, sip, conditions, num_pes)
+        _timed_group(traffic, CostModel(traffic.plan, sip, conditions), timing) for traffic in moved
     ]
+    owner = partial(_owners, moved, trace.num_programs)
     makespan: int | None
     if timing.are_blocks:
-        makespan = _as_blocks(groups, trace.num_programs, num_pes, timing.resident)
+        makespan = _as_blocks(groups, owner, num_pes, timing.resident)
     else:
         makespan = _in_lock_step(groups)
     if makespan is None:
-        makespan = _one_by_one(groups, trace.num_programs, num_pes)
+        makespan = _one_by_one(groups, owner(), num_pes)
     return Waves(groups, num_cubes, makespan)
 
 
@@ -183,7 +195,7 @@ def _traffic(
         together = read_together(trace, num_pes * (blocks or 1), room)
         burst_bytes, tables = sip.cube.hbm_burst_bytes, dict(conditions.tables)
         found = known[key] = [
-            GroupTraffic(
+            group_traffic(
                 *(trace, group, num_pes, burst_bytes, room, dict(copies), together, tables),
                 blocks,
                 gathers_stores=gathers,
@@ -246,7 +258,7 @@ def _timed_group(traffic: GroupTraffic, model: CostModel, timing: PeTiming) -> G
         traffic.kind_of,
         traffic.wave,
         traffic.sizes,
-        traffic.program_ids,
+        traffic.first_program,
         *(np.full(count, -1, dtype=np.int64) for _ in range(3)),
     )
     return GroupWaves(traffic.plan, traffic.kinds, timed, traffic.num_programs(), segments)
@@ -306,7 +318,9 @@ def _in_lock_step(groups: list[GroupWaves]) -> int | None:
     return None
 
 
-def _as_blocks(groups: list[GroupWaves], num_programs: int, num_pes: int, room: int) -> int:
+def _as_blocks(
+    groups: list[GroupWaves], owner: Callable[[], Array], num_pes: int, room: int
+) -> int:
     """Begin each program as soon as a multiprocessor has room for it."""
     columns = [
         np.array(
@@ -325,24 +339,24 @@ def _as_blocks(groups: list[GroupWaves], num_programs: int, num_pes: int, room: 
         return 0
     found = np.concatenate(columns)
     times = BlockTimes(own_ps=found[:, 0], duration_ps=found[:, 1], shared_ps=found[:, 2:])
-    placed = place_blocks(_owners(groups, num_programs), times, num_pes, room)
+    placed = place_blocks(owner(), times, num_pes, room)
     _place(groups, placed.first_start_ps, placed.last_start_ps, placed.first_pe)
     return placed.makespan_ps
 
 
-def _owners(groups: list[GroupWaves], num_programs: int) -> Array:
+def _owners(moved: list[GroupTraffic], num_programs: int) -> Array:
     """Return the number of every program's segment, group after group, -1 for none."""
-    owner = np.full(num_programs, -1, dtype=np.int64)
-    count = np.concatenate([group.segments.count for group in groups])
-    ids = np.concatenate([group.segments.program_ids for group in groups])
-    owner[ids] = np.repeat(np.arange(len(count)), count)
+    owner = np.full(num_programs, -1, dtype=np.int32)
+    first = 0
+    for group in moved:
+        owner[group.programs] = group.segment_of + first
+        first += len(group.sizes)
     return owner
 
 
-def _one_by_one(groups: list[GroupWaves], num_programs: int, num_pes: int) -> int:
+def _one_by_one(groups: list[GroupWaves], owner: Array, num_pes: int) -> int:
     """Give each program, in order, to the PE that can begin it first."""
     intervals, durations = _times(groups)
-    owner = _owners(groups, num_programs)
     values, counts = _runs(owner)
     place = _singly if len(owner) < _SHORT_RUN * len(values) else _in_runs
     first, last, pe = place(values, counts, intervals, num_pes)

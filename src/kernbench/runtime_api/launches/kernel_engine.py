@@ -16,6 +16,7 @@ from kernbench.kernel_time import (
     StrandCosts,
     Tables,
     ThreadBlock,
+    build_waves,
     check_kernel,
     line_of_short_rows,
     resident_programs,
@@ -112,6 +113,10 @@ class KernelEngine:
             MachineError: It cannot.
         """
         check_kernel(trace, self._machine, sip_id)
+
+    def place(self, trace: KernelTrace, sip_id: int, conditions: Conditions) -> None:
+        """Find when programs run, for the schedules that are asked for next."""
+        build_waves(trace, self._machine.sip_at(sip_id), conditions)
 
     def schedule(
         self,

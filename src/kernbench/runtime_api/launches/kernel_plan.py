@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from kernbench.triton_backend import KernelBinary
 
 _LOG = logger("plan")
+_SEGMENT_BYTES = 4
+"""What is kept of each program."""
 
 
 class KernelPlan:
@@ -48,6 +50,8 @@ class KernelPlan:
         self.grid, self.ints = grid, ints
         self.templates: dict[Any, Template] = {}
         """By machine state; the launcher makes the keys."""
+        self.timings: dict[Any, Any] = {}
+        """What a launcher that schedules operations makes of them."""
         self.size_bytes = trace_bytes(trace)
         """About what the trace and the schedules take in memory."""
         self.is_used = False
@@ -80,6 +84,17 @@ class KernelPlan:
     def tables(self, params: Sequence[Any]) -> Tables:
         """Return the sizes of the tensors that a launch accesses through loaded indices."""
         return tables_of(self.gathered, params) if self.gathered else ()
+
+    def release(self) -> int:
+        """Let go of what programs do, and return how many bytes of memory are free by that.
+
+        The schedules of a large grid are found from a number for each program; what they are made
+        of is a hundred bytes and more.
+        """
+        before = self.size_bytes
+        self.trace.release()
+        self.size_bytes = min(before, _SEGMENT_BYTES * self.trace.num_programs)
+        return before - self.size_bytes
 
     def keep(self, key: Any, template: Template) -> None:
         """Keep a schedule for a state of the machine."""

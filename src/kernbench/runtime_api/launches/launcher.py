@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 _new_tuple = tuple.__new__
 """Makes a NamedTuple: its own way is a call of Python, for each pointer of each launch."""
+_MOST_HELD_BYTES = 1 << 20
+"""A plan that takes more than this lets go of what programs do as soon as they are placed."""
 
 
 class KernelLaunch(StreamCommand):
@@ -335,6 +337,21 @@ class KernelLauncher:
             plan.keep(key, found)
             self.kept_plans.grow(found.size_bytes)
         return found
+
+    def settle(self, plan: KernelPlan, sip_id: int, tables: Tables) -> None:
+        """Place the programs of a launch, and let go of what they do where nobody asks again.
+
+        Hosts run ahead of their devices by hundreds of launches, whose traces together take
+        gigabytes. Only data and checks need them.
+        """
+        if self.run.has_data or self.run.sanitizer is not None:
+            return
+        if plan.size_bytes > _MOST_HELD_BYTES:
+            conditions = self.engine.conditions(
+                sip_id, (), tables=tables, binary=plan.kernel.binary
+            )
+            self.engine.place(plan.trace, sip_id, conditions)
+            self.kept_plans.grow(-plan.release())
 
     def tcm_capacity_bytes(self) -> int:
         """Return the TCM of one PE of the current rank's SIP."""

@@ -47,6 +47,7 @@ def install(patches: Patches, views: Views) -> None:
     from torch._inductor.codegen.triton import TritonScheduling
     from torch._inductor.fx_passes import pad_mm
     from torch._inductor.runtime import benchmarking
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
     def benchmark(self: Any, function: Callable[[], Any], *args: Any, **kwargs: Any) -> float:
@@ -64,9 +65,29 @@ def install(patches: Patches, views: Views) -> None:
     patches.set(pad_mm, "_should_pad", _tried(views, pad_mm._should_pad))
     fused = _fusion_tried(views, TritonScheduling.benchmark_codegened_module)
     patches.set(TritonScheduling, "benchmark_codegened_module", fused)
+    copied = _unread(CachingAutotuner.copy_args_to_cpu_if_needed)
+    patches.set(CachingAutotuner, "copy_args_to_cpu_if_needed", copied)
     # Dynamo itself makes the state of an optimizer, of real tensors.
     call_method = OptimizerVariable.call_method
     patches.set(OptimizerVariable, "call_method", _initialized_at_runtime(views, call_method))
+
+
+def _unread(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what copies a kernel's arguments to the host, from where they come back after it.
+
+    Without data such a copy takes no memory: it would be gigabytes of zeros, for each candidate.
+    """
+
+    @functools.wraps(original)
+    def copy(*args: Any, **kwargs: Any) -> Any:
+        process = current()
+        process.reads_copies = False
+        try:
+            return original(*args, **kwargs)
+        finally:
+            process.reads_copies = True
+
+    return copy
 
 
 def _on_device(original: Callable[..., Any]) -> Callable[..., Any]:

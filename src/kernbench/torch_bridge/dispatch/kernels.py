@@ -55,7 +55,6 @@ class TorchLauncher(KernelLauncher):
 
     def __init__(self, run: Run, engine: KernelEngine) -> None:
         super().__init__(run, engine)
-        self._timings: dict[tuple[KernelPlan, int, Tables], OperationTiming] = {}
         self._live = LiveLaunches()
 
     def launch(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> None:
@@ -130,10 +129,11 @@ class TorchLauncher(KernelLauncher):
 
     def _timing(self, plan: KernelPlan, sip_id: int, tables: Tables) -> OperationTiming:
         """Return the schedules of a launch; SIPs with the same description share them."""
-        key = (plan, id(self.run.machine.sip_at(sip_id)), tables)
-        found = self._timings.get(key)
+        key = (id(self.run.machine.sip_at(sip_id)), tables)
+        found: OperationTiming | None = plan.timings.get(key)
         if found is None:
             self.engine.check(plan.trace, sip_id)
+            self.settle(plan, sip_id, tables)
             name = plan.kernel.name
 
             def make(queued: bool) -> Template:
@@ -141,7 +141,7 @@ class TorchLauncher(KernelLauncher):
                     plan, (), sip_id, name, PLAIN_LAUNCH, queued=queued, tables=tables
                 )
 
-            found = self._timings[key] = OperationTiming(make)
+            found = plan.timings[key] = OperationTiming(make)
             keeper = self.run.keeper
             if keeper is not None:
                 described = describe_launch(keeper, plan, (), name, None, tables)

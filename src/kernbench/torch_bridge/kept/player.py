@@ -130,6 +130,7 @@ class TorchPlayer(Player):
         sip_id = given["sip"]
         plan.kernel.binary.check_room(launcher)
         launcher.engine.check(plan.trace, sip_id)
+        launcher.settle(plan, sip_id, tables)
         return OperationTiming(
             lambda queued: launcher.template(
                 plan, policies, sip_id, name, PLAIN_LAUNCH, queued=queued, tables=tables

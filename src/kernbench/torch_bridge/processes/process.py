@@ -136,6 +136,8 @@ class Process:
         """Its level of ``logging.disable``, likewise; None if it is that of all."""
         self.registrations = Registrations(SHARED)
         """Kernels that its devices run in place of PyTorch's."""
+        self.reads_copies = True
+        """Whether something reads what it copies to the host, other than to copy it back."""
         self.observers: list[Priced] = []
         """The observers of its threads."""
         self.precision: Float32 | None = None
