@@ -178,7 +178,7 @@ def test_a_later_loop_finds_what_programs_of_a_wave_have_left_in_the_cache(
     assert found == rows * row_bytes * (1 if capacity_mib > 4 else 2)
 
 
-@pytest.mark.adr("0210-D2")
+@pytest.mark.adr("0211-D2")
 def test_schedules_keep_at_most_a_number_for_each_program() -> None:
     machine = load_machine("rtx-4090", 1)
     trace, _ = channels_last(64, 3, 2, reads=True, writes=True)
@@ -197,7 +197,7 @@ def test_schedules_keep_at_most_a_number_for_each_program() -> None:
     assert build_waves(trace, machine.sip, queued) is waves
 
 
-@pytest.mark.adr("0210-D2")
+@pytest.mark.adr("0211-D2")
 def test_loops_keep_their_terms_in_schedules() -> None:
     steps, tile = 8 * np.arange(4), Tile(0, (4,), float16)
     inside = access(0, (4,), float16, P=64 * np.arange(8), K=steps, R=2 * np.arange(4))

@@ -144,7 +144,7 @@ def test_an_unknown_compiler_is_refused(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.adr("0210-D3")
+@pytest.mark.adr("0211-D3")
 def test_what_trials_copy_to_the_host_takes_no_memory_without_data(tmp_path: Path) -> None:
     done = run_compiled(tmp_path, "trial_copies.py", "--no-data")
     assert done.returncode == 0, done.stderr
