@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
+from copy import copy, deepcopy
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -26,6 +30,11 @@ def test_the_names_are_torchs() -> None:
     }
     for name, dtype in found.items():
         assert getattr(kernbench.RuntimeContext, name) is dtypes.as_dtype(name) is dtype
+
+
+@pytest.mark.parametrize("copied", [copy, deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_a_copy_of_a_dtype_is_the_dtype(copied: Callable[[dtypes.DType], dtypes.DType]) -> None:
+    assert [copied(each) for each in dtypes.ALL] == list(dtypes.ALL)
 
 
 def test_the_text_is_torchs_and_bits_are_significant_bits() -> None:

@@ -12,9 +12,12 @@ import numpy as np
 from kernbench.errors import UnknownNameError, nearest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DType:
-    """An element type. ``str()`` gives torch's spelling, which is also what Triton reads."""
+    """An element type. ``str()`` gives torch's spelling, which is also what Triton reads.
+
+    There is one object for each: types are compared and hashed for every operation.
+    """
 
     name: str
     """torch's name, e.g. ``float16``."""
@@ -47,8 +50,8 @@ class DType:
 
     __repr__ = __str__
 
-    def __hash__(self) -> int:
-        return hash(self.name)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return as_dtype, (self.name,)
 
 
 def _dtype(
