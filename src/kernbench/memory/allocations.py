@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from itertools import chain, count
 from operator import attrgetter
 from typing import Any
@@ -90,7 +89,7 @@ class LiveAllocation:
 
 _FIELDS = attrgetter("begin", "end", "begin_ps", "end_ps", "size_bytes")
 _NUMBERS = ("rank", "sip_id", "size_bytes", "asked_bytes", "begin", "begin_ps")
-_AT_BEGIN = (*_NUMBERS, "tensor", "place")
+_AT_BEGIN = (*_NUMBERS, "name", "layout", "place")
 """What is known of an allocation when it is made, in the order in which the log keeps it."""
 _AT_END = ("begin", "end", "end_ps", "phase", "name", "module")
 FIELDS = (
@@ -100,8 +99,10 @@ FIELDS = (
 """Those of an :class:`Allocation`, in order."""
 
 
-Tensor = tuple[str, tuple[int, ...], str]
-"""Name, shape and dtype."""
+Layout = tuple[tuple[int, ...], str]
+"""Shape and dtype."""
+NO_LAYOUT: Layout = ((), "")
+"""Of what is no tensor."""
 Place = tuple[Any, str, int]
 """Module, file and line."""
 
@@ -128,7 +129,7 @@ class AllocationLog:
 
     They are kept as plain values, a few objects for what is allocated now, and become objects when
     they are read: until then Python's search for garbage has nothing to look at. A recorder of many
-    appends to the log's own lists, as :meth:`began_at` and :meth:`ended` do.
+    appends to the log's own lists, as :meth:`began` and :meth:`ended` do.
     """
 
     def __init__(self, read: Callable[[], list[Sequence[Any]]] | None = None) -> None:
@@ -139,9 +140,8 @@ class AllocationLog:
         """Returns the number of the next event. Python may free memory at any moment, also while
         another event is being noted."""
         self.plain_begins: list[Any] = []
-        """Eight values for each allocation, in order: numbers, then the tensor as a buffer's label
-        or as name, shape and dtype, then the place as module, file and line: one object for all
-        that is allocated there."""
+        """Nine values for each allocation, in order: numbers, the name, shape and dtype, then the
+        place as module, file and line: one object for all that is allocated there."""
         self.plain_ends: list[Any] = []
         """Six values for each free: begin, end and its time, phase, name, module."""
         self._places: dict[Place, Place] = {}
@@ -170,26 +170,10 @@ class AllocationLog:
         """Note an allocation; the arguments are fields of an :class:`Allocation`."""
         place = (module, file, line)
         place = self._places.setdefault(place, place)
-        tensor = (name, shape, dtype)
-        return self.began_at(rank, sip_id, size_bytes, asked_bytes, begin_ps, tensor, place)
-
-    def began_at(
-        self,
-        rank: int,
-        sip_id: int,
-        size_bytes: int,
-        asked_bytes: int,
-        begin_ps: int,
-        tensor: str | Tensor,
-        place: Place,
-    ) -> LiveAllocation:
-        """Note an allocation; a tensor may be given as the label of its buffer.
-
-        The place is best one object for all that is allocated there.
-        """
+        layout = (shape, dtype)
         begin = self.next_event()
         self.plain_begins.extend(
-            (rank, sip_id, size_bytes, asked_bytes, begin, begin_ps, tensor, place)
+            (rank, sip_id, size_bytes, asked_bytes, begin, begin_ps, name, layout, place)
         )
         made = self.live[begin] = LiveAllocation()
         made.begin = begin
@@ -245,8 +229,7 @@ class AllocationLog:
         }
         for name in _NUMBERS:
             found[name] = np.array(found[name], np.int64)
-        tensors = _read_labels(found.pop("tensor"))
-        found["name"], found["shape"], found["dtype"] = _unzipped(tensors, 3)
+        found["shape"], found["dtype"] = _unzipped(found.pop("layout"), 2)
         found["module"], found["file"], lines = _unzipped(found.pop("place"), 3)
         found["line"] = np.array(lines, np.int64)
         begins = found["begin"]
@@ -279,30 +262,6 @@ class AllocationLog:
 def _unzipped(rows: Iterable[tuple[Any, ...]], width: int) -> list[list[Any]]:
     flat = list(chain.from_iterable(rows))
     return [flat[place::width] for place in range(width)]
-
-
-def _read_labels(tensors: Iterable[str | Tensor]) -> Iterator[Tensor]:
-    """Yield name, shape and dtype of tensors, or of what has a buffer's label."""
-    for each in tensors:
-        if isinstance(each, tuple):
-            yield each
-            continue
-        name, opening, rest = each.rpartition(" (")
-        shape, dtype = _shape_and_dtype(rest)
-        yield (name, shape, dtype) if opening and dtype else (each, (), dtype)
-
-
-@lru_cache(maxsize=4096)
-def _shape_and_dtype(text: str) -> tuple[tuple[int, ...], str]:
-    """Return what stands behind a name in the label of a tensor; no dtype if it is none.
-
-    >>> _shape_and_dtype("4, 8) float16")
-    ((4, 8), 'float16')
-    """
-    sizes, closing, dtype = text.partition(") ")
-    if not closing:
-        return (), ""
-    return tuple(int(size) for size in sizes.split(",") if size), dtype
 
 
 def _listed(column: Sequence[Any]) -> Sequence[Any]:

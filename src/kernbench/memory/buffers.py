@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.errors import BadPointerError, OutOfMemoryError
-from kernbench.memory.allocations import LiveAllocation
+from kernbench.memory.allocations import NO_LAYOUT, Layout, LiveAllocation
 from kernbench.memory.byte_pool import BytePool
 
 ALIGNMENT_BYTES = 256
@@ -43,9 +43,10 @@ class Buffer:
     address: int
     size_bytes: int
     sip_id: int
-    label: str
-    """How errors name it, e.g. ``"fc1.weight (1024, 4096) float16"``."""
+    name: str
     has_data: bool
+    layout: Layout = NO_LAYOUT
+    """Of the tensor that it was allocated for."""
     live: bool = True
     version: int = 0
     """Counts the writes that were put on record, for whoever must know that bytes changed."""
@@ -64,6 +65,11 @@ class Buffer:
     _written: npt.NDArray[np.uint8] | None = field(default=None, repr=False)
     _is_poisoned: bool = field(default=False, repr=False)
     _known: tuple[Any, npt.NDArray[np.uint8]] | None = field(default=None, repr=False)
+
+    @property
+    def label(self) -> str:
+        """How errors name it, e.g. ``"fc1.weight (1024, 4096) float16"``."""
+        return _label(self.name, self.layout)
 
     @property
     def bytes(self) -> npt.NDArray[np.uint8]:
@@ -154,7 +160,7 @@ class DeviceMemory:
         self._starts: list[int] = []
         self._buffers: dict[int, Buffer] = {}
 
-    def allocate(self, size_bytes: int, label: str) -> Buffer:
+    def allocate(self, size_bytes: int, name: str, layout: Layout = NO_LAYOUT) -> Buffer:
         """Return a new buffer of ``size_bytes`` bytes (an empty tensor still has an address).
 
         Raises:
@@ -169,10 +175,12 @@ class DeviceMemory:
                     self._free[index] = (address + need, size - need)
                 break
         else:
-            raise self._out_of_memory(size_bytes, label)
+            raise self._out_of_memory(size_bytes, _label(name, layout))
         self.used_bytes += need
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
-        buffer = Buffer(address, size_bytes, self.sip_id, label, self.has_data, pool=self._pool)
+        buffer = Buffer(
+            address, size_bytes, self.sip_id, name, self.has_data, layout, pool=self._pool
+        )
         bisect.insort(self._starts, address)
         self._buffers[address] = buffer
         if self.when_allocated is not None:
@@ -233,3 +241,8 @@ class DeviceMemory:
         ]
         lines += [f"  {buffer.size_bytes:>16,} bytes  {buffer.label}" for buffer in self.largest()]
         return OutOfMemoryError("\n".join(lines))
+
+
+def _label(name: str, layout: Layout) -> str:
+    shape, dtype = layout
+    return f"{name} {shape} {dtype}" if dtype else name

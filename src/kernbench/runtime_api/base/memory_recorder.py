@@ -83,7 +83,7 @@ class MemoryRecorder:
         begin = self._next_event()
         self._put_begin(
             (state.rank, buffer.sip_id, size_bytes, buffer.size_bytes, begin, self._env.now_ps,
-             buffer.label, place)
+             buffer.name, buffer.layout, place)
         )  # fmt: skip
         buffer.allocation = made = self._live[begin] = LiveAllocation()
         made.begin = begin

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.dtypes import DType
-from kernbench.memory import Buffer, DeviceMemory, Phase
+from kernbench.memory import Buffer, DeviceMemory, Layout, Phase
 
 Array = npt.NDArray[Any]
 
@@ -49,9 +49,9 @@ class Storage:
 
     __slots__ = ("_memory", "buffer")
 
-    def __init__(self, memory: DeviceMemory, size_bytes: int, label: str) -> None:
+    def __init__(self, memory: DeviceMemory, size_bytes: int, name: str, layout: Layout) -> None:
         self._memory = memory
-        self.buffer: Buffer = memory.allocate(size_bytes, label)
+        self.buffer: Buffer = memory.allocate(size_bytes, name, layout)
 
     def __del__(self) -> None:
         # Missing where the allocation failed or was interrupted.

@@ -35,7 +35,7 @@ from kernbench.runtime_api.tensors.operators import (
 )
 
 if TYPE_CHECKING:
-    from kernbench.memory import Buffer
+    from kernbench.memory import Buffer, Layout
     from kernbench.runtime_api.tensors.tensor_context import TensorContext
 
 
@@ -345,16 +345,13 @@ def allocate(
     if dp is not None:
         # A policy that the SIP cannot follow is refused here, not at some later launch.
         dp.resolve(run.machine.sip_at(sip_id))
-    num_elements, strides, shown = _plain_layout(shape)
-    storage = Storage(
-        run.devices.memory(sip_id),
-        num_elements * dtype.itemsize,
-        f"{name} {shown} {dtype.name}",
-    )
+    size_bytes, strides, layout = _plain_layout(shape, dtype)
+    storage = Storage(run.devices.memory(sip_id), size_bytes, name, layout)
     return Tensor(context, storage, dtype, 0, shape, strides, dp, name)
 
 
 @lru_cache(maxsize=4096)
-def _plain_layout(shape: Ints) -> tuple[int, Ints, str]:
-    """Return the elements of a fresh tensor, its strides, and its shape in words."""
-    return math.prod(check_sizes(shape)), contiguous_strides(shape), str(shape)
+def _plain_layout(shape: Ints, dtype: DType) -> tuple[int, Ints, Layout]:
+    """Return the bytes of a fresh tensor, its strides, and its shape and dtype for the log."""
+    size_bytes = math.prod(check_sizes(shape)) * dtype.itemsize
+    return size_bytes, contiguous_strides(shape), (shape, dtype.name)
