@@ -42,8 +42,6 @@ class LineRecorder:
         """The result that an operation has allocated since the last span."""
         self.made_at: Place = ("", *UNKNOWN_SITE)
         """Where it has: in which layers, file and line."""
-        self.known = _NOWHERE
-        """The number of the next span's line, where that is known."""
         self.find: Callable[[FrameType | None], int] = self.innermost
         """Returns the number of the line of the program that runs, from a frame on."""
         self._numbers = {site: number for number, site in enumerate(lines.sites)}
@@ -61,8 +59,14 @@ class LineRecorder:
     def span(self, values: tuple[Any, ...]) -> None:
         """Log a span of host time, and the line at which the host is."""
         self._put(values)
-        self.latest = number = self.known or self.find(sys._getframe(1))
-        self.known = _NOWHERE
+        self.latest = number = self.find(sys._getframe(1))
+        self.made = None
+        self._put_line(number)
+
+    def span_at(self, number: int, values: tuple[Any, ...]) -> None:
+        """Log a span of host time at a line that is known by its number."""
+        self._put(values)
+        self.latest = number
         self.made = None
         self._put_line(number)
 

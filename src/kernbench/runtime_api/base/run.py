@@ -238,9 +238,11 @@ class Run:
             self._be_interrupted(state.rank, start_ps, delay_ps)
             start_ps = simulation.env.now_ps
         simulation.sleep(delay_ps)
+        span = (state.rank, "launch", label, start_ps, start_ps + delay_ps)
         if line and self.lines is not None:
-            self.lines.known = line
-        self.recorder.span((state.rank, "launch", label, start_ps, start_ps + delay_ps))
+            self.lines.span_at(line, span)
+        else:
+            self.recorder.span(span)
 
     def _be_interrupted(self, rank: int, start_ps: int, work_ps: int) -> None:
         """Let the calling rank's host lose the time of interruptions of some work, before it."""
