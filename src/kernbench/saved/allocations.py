@@ -64,10 +64,11 @@ def _texts(values: Sequence[object]) -> pa.Array:
 
 def _encoded(values: Sequence[object]) -> pa.Array:
     """Return texts as codes; objects that repeat are looked at once, equal texts have one code."""
-    by_id = dict(zip(map(id, values), values, strict=True))
+    ids = list(map(id, values))
+    by_id = dict(zip(ids, values, strict=True))
     texts: dict[str, int] = {}
     codes = {key: texts.setdefault(str(each), len(texts)) for key, each in by_id.items()}
-    found = np.fromiter(map(codes.__getitem__, map(id, values)), np.int32, len(values))
+    found = np.fromiter(map(codes.__getitem__, ids), np.int32, len(values))
     return pa.DictionaryArray.from_arrays(pa.array(found), pa.array(list(texts), pa.string()))
 
 

@@ -174,9 +174,14 @@ def _numbers_of(after: Column, log: OpLog) -> Column:
 
 def _sites(log: OpLog, launches: Sequence[int]) -> tuple[pa.Array, pa.Array]:
     """Return the files and the lines of callers, by command and rank."""
-    sites = [log.sites.get(launch, ()) for launch in launches]
-    offsets = pa.array(_offsets(np.fromiter(map(len, sites), np.int64, len(sites))))
-    flat = list(chain.from_iterable(sites))
+    # Of all commands few are collectives.
+    found = [
+        (place, log.sites[launch]) for place, launch in enumerate(launches) if launch in log.sites
+    ]
+    sizes = np.zeros(len(launches), np.int64)
+    sizes[[place for place, _ in found]] = [len(sites) for _, sites in found]
+    offsets = pa.array(_offsets(sizes))
+    flat = list(chain.from_iterable(sites for _, sites in found))
     texts = pa.array([file for file, _ in flat], pa.string())
     lines = pa.array([line for _, line in flat], pa.int32())
     return (
