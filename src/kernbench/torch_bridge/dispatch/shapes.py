@@ -127,8 +127,13 @@ def _shaped(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) 
         raise NoDataError(
             f"{operation.full_name}: the shape of its result depends on data, and a run with "
             f"--no-data has none on devices; run it with data, or keep this part on the host "
-            f"({error})"
+            f"({_first_sentence(error)})"
         ) from None
+
+
+def _first_sentence(error: Exception) -> str:
+    """Return what an error says first: PyTorch's then lists all its backends."""
+    return str(error).partition("\n")[0].partition(". ")[0]
 
 
 def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...]:

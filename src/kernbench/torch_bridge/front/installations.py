@@ -18,7 +18,7 @@ from kernbench.torch_bridge.dispatch import (
     sync_batch_norm,
 )
 from kernbench.torch_bridge.front import hosts, spawn, storage, workers
-from kernbench.torch_bridge.placement import passes
+from kernbench.torch_bridge.placement import passes, warned_lines
 from kernbench.torch_bridge.processes import call_counts, float32, naming
 from kernbench.torch_bridge.python import (
     clocks,
@@ -151,6 +151,7 @@ def _of_python(programs: Programs) -> list[Installation]:
         Installation("environ", "os.environ, per process", environ.install),
         Installation("hosts", "names of hosts, where there are several", name_hosts),
         Installation("output", "output of the chosen ranks, in whole lines", show_output),
+        Installation("warned_lines", "lines of warnings from C++", warned_lines.install),
         Installation("locks", "locks whose waits let other ranks run", locks.install),
         Installation("clocks", "clocks and sleep in virtual time", clocks.install),
         Installation(

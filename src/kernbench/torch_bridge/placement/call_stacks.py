@@ -106,6 +106,11 @@ def _kind_of(code: CodeType) -> int:
     return kind
 
 
+def is_ours(file: str) -> bool:
+    """Return whether a file is one of kernbench."""
+    return file.startswith(_PACKAGE)
+
+
 def frames_of(frame: FrameType | None) -> Iterator[CallFrame]:
     """Yield the calls from ``frame`` on, innermost first, without those of kernbench."""
     while frame is not None:
@@ -113,6 +118,6 @@ def frames_of(frame: FrameType | None) -> Iterator[CallFrame]:
         if code.co_filename.startswith(_STARTS):
             # What comes before the program.
             return
-        if not code.co_filename.startswith(_PACKAGE):
+        if not is_ours(code.co_filename):
             yield code.co_filename, frame.f_lineno, code.co_qualname
         frame = frame.f_back
