@@ -30,6 +30,17 @@ def test_matrices_of_any_size(torch: Any, dtype: str, m: int, n: int, k: int) ->
     assert_close(result, product(a, b), dtype, scale=4 * max(k, 1))
 
 
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 48, 64), (16, 16, 16), (200, 130, 1000)])
+def test_small_integers_are_summed_in_wider_ones(torch: Any, m: int, n: int, k: int) -> None:
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-128, 128, shape, np.int8) for shape in ((m, k), (k, n)))
+    out = torch.empty(m, n, dtype="i32")
+    ops.matmul(torch.from_numpy(a), torch.from_numpy(b), out=out)
+    assert np.array_equal(out.numpy(), a.astype(np.int64) @ b.astype(np.int64))
+    with pytest.raises(UsageError, match="needs a floating-point tensor"):
+        ops.matmul(torch.from_numpy(a), torch.from_numpy(b))
+
+
 SHAPES = [
     ((5,), (5,)),
     ((4, 5), (5,)),

@@ -126,6 +126,8 @@ def test_integers_are_multiplied_in_sizes_that_a_gpu_takes(
     )
     if not named:
         run(tmp_path, source, machine="h100-sxm")
+        # A machine without a vendor's library multiplies them by a kernel of kernbench.
+        run(tmp_path, source, machine="ahbm")
         return
     with pytest.raises(RefusedOperandsError, match=named):
         run(tmp_path, source, machine="h100-sxm")

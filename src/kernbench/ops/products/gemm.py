@@ -9,6 +9,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from kernbench.dtypes import DType, int8, int32
 from kernbench.errors import UsageError
 from kernbench.ops.base import scalar_functions as fn
 from kernbench.ops.base.kernel import Memo, kernel, new_result, prepare, require_dims
@@ -93,7 +94,8 @@ def matmul(
     Shapes are as in ``torch.matmul``: vectors, matrices, and batches that broadcast. Views are
     read through their strides, without a copy. ``activation`` is one of ``"gelu"`` (tanh form),
     ``"relu"`` and ``"silu"``. ``input_precision`` is ``tl.dot``'s, for operands of float32. After
-    :func:`~kernbench.ops.use_tiles` a library picks the tile.
+    :func:`~kernbench.ops.use_tiles` a library picks the tile. Operands of ``int8`` need an ``out``
+    of ``int32``, in which they are summed.
 
     Raises:
         UsageError: Sizes, dtypes or ``out`` do not fit; names both.
@@ -118,7 +120,7 @@ def matmul(
             out = new_result(shape, a.dtype, a)
         prepared.launch("matmul", (a, b, bias, out), out.context)
         return out
-    _check(a, b, bias, activation)
+    _check(a, b, bias, out, activation)
     batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
     shape = batch + a.shape[-2:-1] + (b.shape[-1:] if len(b.shape) > 1 else ())
     if out is None:
@@ -154,7 +156,7 @@ def _launch(
     numbers = (*layout.sizes, *layout.a_strides, *layout.b_strides, bias_n, *layout.c_strides)
     constants = {
         "ACTIVATION": ACTIVATIONS[activation],
-        "ACC": compute_dtype(a.dtype),
+        "ACC": _accumulator(a.dtype),
         "GROUP": GROUP_M,
         "PRECISION": input_precision,
         **layout.blocks,
@@ -168,7 +170,7 @@ def _launch(
         k=k,
         strides=(*layout.a_strides[1:], *layout.b_strides[1:], bias_n, *layout.c_strides[1:]),
         activation=ACTIVATIONS[activation],
-        accumulator=compute_dtype(a.dtype),
+        accumulator=_accumulator(a.dtype),
         types=tuple(None if each is None else each.dtype for each in tensors),
     )
     return fastest_launch(plain, product, a.context.machine)
@@ -183,7 +185,7 @@ def _by_library(
     choose: TileChoice,
 ) -> Tensor | None:
     """Return the product with the tile of a library; None unless it is one of matrices."""
-    _check(a, b, bias, activation)
+    _check(a, b, bias, out, activation)
     shape = a.shape[:-1] + b.shape[-1:]
     if len(b.shape) != 2 or 0 in shape or (out is not None and out.shape != shape):
         return None
@@ -221,10 +223,18 @@ def linear(
     return matmul(x, weight.T, bias, out, activation)
 
 
-def _check(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None) -> None:
+def _accumulator(dtype: DType) -> Any:
+    return tl.int32 if dtype == int8 else compute_dtype(dtype)
+
+
+def _check(
+    a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor | None, activation: str | None
+) -> None:
+    is_of_integers = out is not None and out.dtype == int32 and a.dtype == int8
     for operand in (a, b):
         require_dims("matmul", operand, 1)
-        require_float("matmul", operand)
+        if not is_of_integers:
+            require_float("matmul", operand)
     if a.dtype != b.dtype:
         raise UsageError(f"matmul needs equal dtypes, but got {a.dtype} and {b.dtype}")
     inner = b.shape[-2] if len(b.shape) > 1 else b.shape[0]
