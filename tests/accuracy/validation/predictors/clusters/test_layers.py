@@ -92,6 +92,18 @@ def test_operations_that_are_not_fused_move_their_bytes() -> None:
     assert apart.backward - fused.backward == pytest.approx(GB200.stream(34.0 * turned))
 
 
+@pytest.mark.adr("0209-D2")
+def test_a_gated_activation_of_a_dense_layer_moves_more_than_one_kernel_would() -> None:
+    one = Layers(JOB, H100).layer()
+    software = Software(gated_activation=(1.5, 3.0))
+    more = Layers(replace(JOB, software=software), H100).layer()
+    activation = 2.0 * 4096 * 14336 * 3
+    assert more.forward - one.forward == pytest.approx(H100.stream(0.5 * activation))
+    assert more.backward - one.backward == pytest.approx(H100.stream(2.0 * 1.7 * activation))
+    plain = replace(JOB, model=replace(JOB.model, gated=False))
+    assert Layers(replace(plain, software=software), H100).layer() == Layers(plain, H100).layer()
+
+
 def test_machines_without_a_library_take_the_longer_of_arithmetic_and_memory() -> None:
     tpu = Kernels(load_machine("tpu-v5e-like"))
     assert tpu.product(8192, 8192, 8192, "bf16") == pytest.approx(

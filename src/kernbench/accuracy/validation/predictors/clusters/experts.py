@@ -30,6 +30,10 @@ _STASHED_BYTES = 4.0
 _KERNELS = {"bf16": (2, 4), "fp8": (4, 6), "nvfp4": (4, 6)}
 """Of an expert by precision, forward and backward: products, and conversions of what they take."""
 _BIAS_KERNELS = 2, 6
+_EAGER_SHARE = 0.62, 0.5
+"""Of memory's rate, what PyTorch's own kernels of rows reach, forward and backward: its RMS norms
+of 100 MB and more on GB200 and H200, whose backward pass reads the rows twice. Source:
+NVIDIA/cudnn-frontend @3929da2, benchmark/norms/results."""
 
 
 def experts(job: ClusterJob, kernels: Kernels) -> Direction:
@@ -69,16 +73,21 @@ def _around(job: ClusterJob, kernels: Kernels, rows: float, held: int) -> Direct
     """Return the time of activations that are kernels of their own, and of experts' launches."""
     model, software = job.model, job.software
     inner, wide = model.expert_intermediate, 2 if model.gated else 1
-    activation = [(wide + 1) * inner * each for each in _ACTIVATION_BYTES]
-    moved = list(activation)
+    clamped = 0.0
+    often = software.gated_activation if model.gated else (1.0, 1.0)
+    activation = [(wide + 1) * inner * a * b for a, b in zip(_ACTIVATION_BYTES, often, strict=True)]
+    eager = [0.0, 0.0]
     launches = list(_KERNELS[job.precision])
     if model.bias:
         added = _WIDE_BIAS_BYTES if software.wide_probabilities else _BIAS_BYTES
-        activation[0] += inner * _CLAMPED_BYTES[0]
-        moved[0] = activation[0] + model.hidden * added[0]
-        moved[1] += inner * _CLAMPED_BYTES[1] + model.hidden * added[1]
+        clamped = inner * _CLAMPED_BYTES[0] / _EAGER_SHARE[0]
+        eager = [
+            (inner * a + model.hidden * b) / share
+            for a, b, share in zip(_CLAMPED_BYTES, added, _EAGER_SHARE, strict=True)
+        ]
         launches = [a + b for a, b in zip(launches, _BIAS_KERNELS, strict=True)]
+    moved = [a + b for a, b in zip(activation, eager, strict=True)]
     if software.recomputes_activation:
-        moved[1] += activation[0]
+        moved[1] += activation[0] + clamped
     hosts = [software.expert_launch_us * held * each for each in launches]
     return Direction(*(kernels.stream(rows * a) + b for a, b in zip(moved, hosts, strict=True)))

@@ -28,6 +28,9 @@ class Software:
     streams_backward: float = 18.0
     streams_inside: float = 1.0
     """How often activations of the MLP are moved, relative to one fused kernel."""
+    gated_activation: tuple[float, float] = (1.0, 1.0)
+    """How often the bytes of a gated activation are moved, forward and backward, relative to one
+    kernel of each."""
     tp_hidden: float = 0.0
     """The share of exchanges between ranks of a layer that products hide."""
     gradients_hidden: bool = True

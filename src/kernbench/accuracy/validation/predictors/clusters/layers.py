@@ -63,13 +63,16 @@ class Layers:
         """Return the time of what only moves bytes, and of the gaps between kernels."""
         job, model, kernels = self._job, self._job.model, self._kernels
         tokens, software = job.tokens, job.software
-        inside = 2.0 * tokens / job.tp * (model.intermediate * (wide + 1) + 2 * self._queries)
-        inside *= software.streams_inside
+        each = 2.0 * tokens / job.tp * software.streams_inside
+        often = software.gated_activation if model.gated else (1.0, 1.0)
+        inside = [
+            each * (model.intermediate * (wide + 1) * moved + 2 * self._queries) for moved in often
+        ]
         own = tokens / job.tp * model.hidden
         gaps = software.kernels_us
         found = Direction(
-            kernels.stream(software.streams_forward * own + inside) + gaps * _FORWARD_KERNELS,
-            kernels.stream(software.streams_backward * own + 1.7 * inside)
+            kernels.stream(software.streams_forward * own + inside[0]) + gaps * _FORWARD_KERNELS,
+            kernels.stream(software.streams_backward * own + 1.7 * inside[1])
             + gaps * _BACKWARD_KERNELS,
         )
         if software.fused_rotation:

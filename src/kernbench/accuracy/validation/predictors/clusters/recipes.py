@@ -62,8 +62,8 @@ _HYBRID_EP = (
 """Whose rows HybridEP exchanges (``moe_flex_dispatcher_backend``)."""
 _RECOMPUTES = (_Where("GPT OSS", ("H100", "B200", "GB200")),)
 """Whose experts' activations are computed again (``recompute_modules``)."""
-_EXPERT_LAUNCH_US = 28.0
-"""Of a kernel of one expert. Fitted to 27 rows of Qwen3 on B300, GB200 and GB300 before 26.06."""
+_EXPERT_LAUNCH_US = 25.0
+"""Of a kernel of one expert. Fitted to 24 rows of Qwen3 on B300, GB200 and GB300 before 26.06."""
 _SLOW_GRADIENT = "26.06.01"
 _SLOW_BIAS_GRADIENT = 1362.8 / 155.6
 """How much longer the fused gradient of experts with biases took in one release. Source:
