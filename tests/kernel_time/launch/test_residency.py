@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,8 +13,30 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernbench import RuntimeContext
-from kernbench.kernel_time.launch import residency
-from kernbench.kernel_time.launch.residency import BlockTimes, place_blocks
+from kernbench.kernel_time.launch import multiprocessors, residency
+from kernbench.kernel_time.launch.multiprocessors import BlockTimes, place_in_order
+from kernbench.kernel_time.launch.residency import place_blocks
+
+
+def one_by_one(
+    kinds: list[int], found: BlockTimes, num_pes: int, room: int
+) -> tuple[list[int], list[int], int]:
+    """Return when and where blocks begin, and when the last one ends: ADR-0142, word by word."""
+    free, running = [0] * num_pes, [[0] * room for _ in range(num_pes)]
+    served = [0] * found.shared_ps.shape[1]
+    starts, pes, ends = [], [], [0]
+    for kind in kinds:
+        pe = min(range(num_pes), key=lambda each: (free[each], each))
+        start = free[pe]
+        for index, each in enumerate(found.shared_ps[kind].tolist()):
+            served[index] = max(served[index], start) + each
+        end = max(start + int(found.duration_ps[kind]), *served)
+        running[pe] = [*running[pe][1:], end]
+        free[pe] = max(start + int(found.own_ps[kind]), running[pe][0])
+        starts.append(start)
+        pes.append(pe)
+        ends.append(end)
+    return starts, pes, max(ends)
 
 
 def times(own: int, shared: list[int], duration: int) -> BlockTimes:
@@ -43,6 +66,7 @@ def test_all_blocks_that_fit_begin_together(blocks: int, shared: list[int], expe
     numbers=st.lists(st.tuples(*(st.integers(0, 50),) * 4), min_size=3, max_size=3),
     num_pes=st.integers(1, 5),
     room=st.integers(1, 4),
+    few=st.sampled_from([0, 1 << 10]),
 )
 # A multiprocessor that began later has room again before the last one that was idle begins.
 @example(
@@ -50,27 +74,76 @@ def test_all_blocks_that_fit_begin_together(blocks: int, shared: list[int], expe
     numbers=[(1, 0, 0, 1), (0, 0, 0, 1), (0, 0, 0, 0)],
     num_pes=4,
     room=2,
+    few=0,
 )
 def test_runs_of_blocks_are_placed_as_single_ones(
-    runs: list[tuple[int, int]], numbers: list[tuple[int, ...]], num_pes: int, room: int
+    runs: list[tuple[int, int]], numbers: list[tuple[int, ...]], num_pes: int, room: int, few: int
 ) -> None:
     found = BlockTimes(
         own_ps=np.array([1 + own for own, *_ in numbers]),
         shared_ps=np.array([shared for *_, one, two in numbers for shared in [(one, two)]]),
         duration_ps=np.array([1 + own + more for own, more, *_ in numbers]),
     )
-    values, counts = [each for each, _ in runs], [count for _, count in runs]
-    owners = [value for value, count in runs for _ in range(count)]
-    one_by_one = residency._singly(owners, found, num_pes, room)
-    starts, pes, makespan_ps = residency._in_runs(values, counts, found, num_pes, room)
-    assert makespan_ps == one_by_one.makespan_ps
-    for index in set(owners):
-        first = owners.index(index)
-        assert (one_by_one.first_start_ps[index], one_by_one.first_pe[index]) == (
-            starts[first],
-            pes[first],
-        )
-        assert one_by_one.last_start_ps[index] == starts[np.array(owners) == index][-1]
+    kinds = [value for value, count in runs for _ in range(count)]
+    expected = one_by_one(kinds, found, num_pes, room)
+    with patch.object(multiprocessors, "_FEW_BLOCKS", few):
+        starts, pes, makespan_ps = place_in_order(np.array(kinds), found, num_pes, room)
+    assert (starts.tolist(), pes.tolist(), makespan_ps) == expected
+
+
+@pytest.mark.adr("0211-D4")
+@given(
+    pattern=st.lists(st.integers(0, 2), min_size=1, max_size=7),
+    times_of=st.lists(st.tuples(*(st.integers(0, 50),) * 4), min_size=3, max_size=3),
+    sizes=st.tuples(st.integers(100, 2000), st.integers(0, 200)),
+    num_pes=st.integers(1, 9),
+    room=st.integers(1, 4),
+)
+def test_blocks_that_repeat_are_placed_as_single_ones(
+    pattern: list[int],
+    times_of: list[tuple[int, ...]],
+    sizes: tuple[int, int],
+    num_pes: int,
+    room: int,
+) -> None:
+    found = BlockTimes(
+        own_ps=np.array([1 + own for own, *_ in times_of]),
+        shared_ps=np.array([two for *_, one, other in times_of for two in [(one, other)]]),
+        duration_ps=np.array([1 + own + more for own, more, *_ in times_of]),
+    )
+    first, then = sizes
+    # A pattern, and another that does not go on where it ends.
+    kinds = np.concatenate((np.resize(pattern, first), np.resize(pattern[::-1], then)))
+    expected = one_by_one(kinds.tolist(), found, num_pes, room)
+    starts, pes, makespan_ps = place_in_order(kinds, found, num_pes, room)
+    assert (starts.tolist(), pes.tolist(), makespan_ps) == expected
+
+
+@pytest.mark.adr("0211-D4")
+def test_what_repeats_is_placed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven kinds in turn that memory holds up, on eleven multiprocessors with three blocks each.
+
+    Each begins as the thirty-third before it ends, so all is as it was after 7 x 33 blocks.
+    """
+    kind = np.arange(7)
+    found = BlockTimes(
+        np.full(7, 2), np.stack((10 + kind % 3, np.ones_like(kind)), axis=1), 50 + kind
+    )
+    batches: list[int] = []
+    place = multiprocessors.Multiprocessors.place
+
+    def counted(self: Any, *args: Any) -> int:
+        batches.append(place(self, *args))
+        return batches[-1]
+
+    monkeypatch.setattr(multiprocessors.Multiprocessors, "place", counted)
+    count = 1_000_003
+    starts, _, makespan_ps = place_in_order(np.resize(np.arange(7), count), found, 11, 3)
+    assert sum(batches) < 16 * 7 * 33
+    expected, _, until = one_by_one(np.resize(np.arange(7), 5_000).tolist(), found, 11, 3)
+    assert starts[:5_000].tolist() == expected
+    assert (np.diff(starts) >= 0).all()
+    assert makespan_ps > until * (count // 5_000) * 0.99
 
 
 @given(values=st.lists(st.integers(0, 2), min_size=1, max_size=6), room=st.integers(1, 4))
@@ -79,9 +152,9 @@ def test_waves_of_equal_blocks_are_placed_as_single_ones(values: list[int], room
     own, num_pes = np.array([7, 9, 4]), 5
     found = BlockTimes(own, np.zeros((3, 2), dtype=np.int64), own + 11)
     owners = np.repeat(values, num_pes).tolist()
-    one_by_one = residency._singly(owners, found, num_pes, room)
+    _, _, makespan_ps = one_by_one(owners, found, num_pes, room)
     in_step = residency._in_step(values, [num_pes] * len(values), found, num_pes, room)
-    assert in_step.makespan_ps == one_by_one.makespan_ps
+    assert in_step.makespan_ps == makespan_ps
 
 
 @given(
@@ -97,11 +170,16 @@ def test_segments_that_take_equally_long_are_placed_together(
     found = BlockTimes(own[kinds], shared[kinds], duration[kinds])
     # A block of none: else equal ones may be placed in step.
     placed = place_blocks(np.array([*owners, -1]), found, num_pes=3, room=room)
-    one_by_one = residency._singly([each for each in owners if each >= 0], found, 3, room)
-    assert placed.makespan_ps == one_by_one.makespan_ps
-    assert (placed.first_start_ps == one_by_one.first_start_ps).all()
-    assert (placed.last_start_ps == one_by_one.last_start_ps).all()
-    assert (placed.first_pe == one_by_one.first_pe).all()
+    present = [each for each in owners if each >= 0]
+    starts, pes, makespan_ps = one_by_one(present, found, 3, room)
+    assert placed.makespan_ps == makespan_ps
+    by_segment: dict[int, list[int]] = {}
+    for block, each in enumerate(present):
+        by_segment.setdefault(each, []).append(block)
+    for each, blocks in by_segment.items():
+        assert placed.first_start_ps[each] == starts[blocks[0]]
+        assert placed.last_start_ps[each] == starts[blocks[-1]]
+        assert placed.first_pe[each] == pes[blocks[0]]
 
 
 @triton.jit

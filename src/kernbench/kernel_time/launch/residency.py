@@ -6,7 +6,6 @@ needs of its engines; HBM and the cache serve all blocks of the device, in order
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -14,22 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.kernel_time.launch.multiprocessors import BlockTimes, place_in_order
+
 Array = npt.NDArray[Any]
 
 _SHORT_RUN = 8
-"""Blocks in a row that take equally long: where runs are shorter, they are placed singly."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BlockTimes:
-    """What blocks take, by segment."""
-
-    own_ps: Array
-    """Of the engine of their multiprocessor that they keep busiest."""
-    shared_ps: Array
-    """Of each resource that all multiprocessors share, for one block alone: a row per segment."""
-    duration_ps: Array
-    """From its start to its end if no other block is on its multiprocessor."""
+"""Blocks in a row that take equally long: where runs are shorter, no waves are looked for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,10 +46,7 @@ def place_blocks(owner: Array, times: BlockTimes, num_pes: int, room: int) -> Pl
     present = owner >= 0
     if not present.all():
         owner = owner[present]
-    runs = _runs(kind_of[owner])
-    if len(owner) < _SHORT_RUN * len(runs[0]):
-        return _singly(owner.tolist(), times, num_pes, room)
-    starts, pes, makespan_ps = _in_runs(runs[0].tolist(), runs[1].tolist(), kinds, num_pes, room)
+    starts, pes, makespan_ps = place_in_order(kind_of[owner], kinds, num_pes, room)
     first, last, first_pe = _nothing(times)
     # Of several blocks of a segment, the one that is assigned last stays.
     last[owner] = starts
@@ -114,65 +100,3 @@ def _in_step(
                 first[index], pe[index] = start, 0
             last[index] = start
     return Placed(first, last, pe, makespan)
-
-
-def _singly(owners: list[int], times: BlockTimes, num_pes: int, room: int) -> Placed:
-    first, last, first_pe = _nothing(times)
-    own, shared, durations = (
-        each.tolist() for each in (times.own_ps, times.shared_ps, times.duration_ps)
-    )
-    free = [(0, pe) for pe in range(num_pes)]
-    ends = [deque([0] * room, maxlen=room) for _ in range(num_pes)]
-    served = [0] * times.shared_ps.shape[1]
-    makespan = 0
-    for index in owners:
-        start, pe = free[0]
-        served = [
-            max(until, start) + each for until, each in zip(served, shared[index], strict=True)
-        ]
-        end = max(start + durations[index], *served)
-        makespan = max(makespan, end)
-        ends[pe].append(end)
-        heapq.heapreplace(free, (max(start + own[index], ends[pe][0]), pe))
-        if first[index] < 0:
-            first[index], first_pe[index] = start, pe
-        last[index] = start
-    return Placed(first, last, first_pe, makespan)
-
-
-def _in_runs(
-    values: list[int], counts: list[int], times: BlockTimes, num_pes: int, room: int
-) -> tuple[Array, Array, int]:
-    """Place blocks as :func:`_singly` does; return each one's start and PE, and the makespan.
-
-    Of blocks in a row that take equally long, as many are placed at once as there are
-    multiprocessors that have room before any of them has room again.
-    """
-    starts, on_pes = (np.empty(sum(counts), dtype=np.int64) for _ in range(2))
-    free = np.zeros(num_pes, dtype=np.int64)
-    pes = np.arange(num_pes)
-    # When the blocks end that each has begun last, oldest first.
-    ends = np.zeros((num_pes, room), dtype=np.int64)
-    served = np.zeros(times.shared_ps.shape[1], dtype=np.int64)
-    placed = makespan = 0
-    for index, count in zip(values, counts, strict=True):
-        own, shared = int(times.own_ps[index]), times.shared_ps[index]
-        duration = int(times.duration_ps[index])
-        while count:
-            again = np.maximum(free + own, ends[:, 1] if room > 1 else free + duration)
-            in_turn = free[1:] < np.minimum.accumulate(again)[:-1]
-            at_once = min(count, 1 + int(np.logical_and.accumulate(in_turn).sum()))
-            now = slice(placed, placed + at_once)
-            starts[now], on_pes[now] = free[:at_once], pes[:at_once]
-            before = shared * np.arange(at_once)[:, None]
-            waiting = np.maximum.accumulate(free[:at_once, None] - before, axis=0)
-            queues = np.maximum(served, waiting) + before + shared
-            end = np.maximum(free[:at_once] + duration, queues.max(axis=1))
-            served, makespan = queues[-1], max(makespan, int(end.max()))
-            ends[:at_once, :-1] = ends[:at_once, 1:]
-            ends[:at_once, -1] = end
-            free[:at_once] = np.maximum(free[:at_once] + own, ends[:at_once, 0])
-            order = np.lexsort((pes, free))
-            free, pes, ends = free[order], pes[order], ends[order]
-            placed, count = placed + at_once, count - at_once
-    return starts, on_pes, makespan

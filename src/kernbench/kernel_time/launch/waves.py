@@ -34,8 +34,9 @@ from kernbench.kernel_time.costs.traffic import (
     group_traffic,
     varies_by_program,
 )
+from kernbench.kernel_time.launch.multiprocessors import BlockTimes
 from kernbench.kernel_time.launch.paces import Pace, Paces, PeTiming, busy_ps, own_ps
-from kernbench.kernel_time.launch.residency import BlockTimes, place_blocks
+from kernbench.kernel_time.launch.residency import place_blocks
 from kernbench.kernel_time.program.pipeline import PipelineTimes
 from kernbench.kernel_time.program.timed_plan import (
     ProgramPlan,
