@@ -52,6 +52,16 @@ def test_one_command_runs_benches_and_scripts(run: Run) -> None:
     assert "On h100-sxm:" in out
 
 
+def test_a_report_is_of_the_ranks_that_were_asked_for_on_a_larger_machine(run: Run) -> None:
+    pytest.importorskip("torch")
+    status, out, _ = run("--nproc-per-node=3", "--price=2", "--json", "r.json", "train.py")
+    assert (status, "\n3 ranks, " in out) == (0, True)
+    report = json.loads(Path("r.json").read_text())
+    assert report["ranks"] == len(report["per_rank"]) == report["energy"]["devices"] == 3
+    hours = report["time_ns"] / 3600e9
+    assert report["cost_usd"] == pytest.approx(3 * hours * 2)
+
+
 def test_one_command_runs_pytorch_programs_with_options_of_torchrun(run: Run) -> None:
     pytest.importorskip("torch")
     status, out, _ = run("--nproc-per-node=2", "train.py", "--n", "7")

@@ -396,8 +396,9 @@ def run_torchrun(
         own = {**variables, "TORCHELASTIC_RESTART_COUNT": str(number)}
         if number:
             session.start_again()
+        # The machine may be larger; a program that spawns ranks may have more.
+        context.run.world_size = num_ranks
         if num_ranks == 1:
-            context.run.world_size = 1  # Until the program spawns more.
             programs.on_main(_of_rank(own, 0, 1))
         else:
             programs.start(lambda _: programs.execute("__main__"), num_ranks, own).join()
