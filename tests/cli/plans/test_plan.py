@@ -258,3 +258,14 @@ def test_goals_that_cannot_be_reached_are_refused(plan: Plan, goal: str, said: s
     status, _, err = plan(*asked, "--minimize", goal)
     assert status == 2
     assert said in err
+
+
+def test_narrow_consoles_wrap_layouts_and_no_numbers(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    _, out, _ = plan("--model", "gpt2", "--machine", "h100-sxm", "--devices", "1", "--top", "2")
+    table = out.split("\n\n")[1]
+    assert "…" not in table
+    assert "MFU" in table
+    assert "recompute" in table

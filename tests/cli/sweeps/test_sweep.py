@@ -63,6 +63,16 @@ def test_a_point_runs_once_and_is_what_a_run_gives(sweep: Sweep, folder: Path) -
     assert len(ran(folder / "ran.txt")) == 5
 
 
+def test_narrow_consoles_wrap_axes_and_no_times(
+    sweep: Sweep, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    _, out, _ = sweep("swept.py", "-g", "n=1", "-g", "sip.cube.hbm_bandwidth_gbps=1000")
+    assert "…" not in out
+    assert "us  done" in out
+    assert "\n1 point: 1 done, 1 of them run now" in out
+
+
 @pytest.mark.adr("0150-D2")
 def test_failures_are_rows_and_run_again_when_asked_or_given_more(
     sweep: Sweep, folder: Path

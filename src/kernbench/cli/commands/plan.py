@@ -166,8 +166,10 @@ def _show(ranking: Ranking, job: Job, top: int, goal: str) -> None:
     )
     print(f"{machine.name}: {what}\n")
     table = Table(box=None, pad_edge=False, header_style="")
-    for title in ("layout", "GiB", "time", "tokens/s", "MFU"):
-        table.add_column(title, justify="left" if title == "layout" else "right", no_wrap=True)
+    # Where there is little room its words go on in the next line; numbers stay whole.
+    table.add_column("layout", overflow="fold")
+    for title in ("GiB", "time", "tokens/s", "MFU"):
+        table.add_column(title, justify="right", no_wrap=True)
     console = Console(file=sys.stdout, highlight=False, markup=False)
     per_token = {"energy": ("J/token", best.joules), "cost": ("USD/Mtoken", best.usd)}
     has_room = console.width >= _WIDE

@@ -154,7 +154,7 @@ def _show(options: SearchOptions, search: Search, goals: Goals, folder: Path) ->
         write_front(tried, best, goals.names, options.plot)
     table = Table(box=None, pad_edge=False, header_style="")
     for name in best[0][0]:
-        table.add_column(name, no_wrap=True)
+        table.add_column(name, overflow="fold")
     for name in goals.names:
         table.add_column(name, justify="right", no_wrap=True)
     for params, values in best[:_MOST_SHOWN]:

@@ -221,7 +221,8 @@ def _show(
     parts = [f"{done} done", *([f"{failed} failed"] if failed else [])]
     parts += [f"{pending} pending"] if pending else []
     parts += [f"{ran.done + ran.failed} of them run now"] if ran.done + ran.failed else []
-    print(f"\n{len(rows)} points: {', '.join(parts)}; kept in {store.folder}, table in {table}")
+    what = f"{len(rows)} point{'s' if len(rows) > 1 else ''}"
+    print(f"\n{what}: {', '.join(parts)}; kept in {store.folder}, table in {table}")
     if ran.lost:
         print(
             f"{len(ran.lost)} points were lost with their workers, three times each, such as "

@@ -133,7 +133,7 @@ def show(rows: Sequence[Mapping[str, Any]], axes: Iterable[str]) -> None:
     table = Table(box=None, pad_edge=False, header_style="")
     names = list(axes)
     for name in names:
-        table.add_column(name, no_wrap=True)
+        table.add_column(name, overflow="fold")
     table.add_column("time", justify="right", no_wrap=True)
     table.add_column("status", no_wrap=True)
     for row in rows[:_MOST_SHOWN]:
@@ -149,4 +149,5 @@ def show(rows: Sequence[Mapping[str, Any]], axes: Iterable[str]) -> None:
         label = ", ".join(f"{name}={row.get(name, '-')}" for name in names)
         print(f"\n{label}: {row['error']}")
     if len(failed) > _MOST_ERRORS:
-        print(f"\n... and {len(failed) - _MOST_ERRORS} other errors")
+        others = len(failed) - _MOST_ERRORS
+        print(f"\n... and {others} other error{'s' if others > 1 else ''}")
