@@ -3,13 +3,14 @@
 from kernbench.library_kernels.attention import (
     AttentionProblem,
     FlashKernel,
+    Splits,
+    attention_kernels,
+    efficient_splits,
+    flash_backward_launches,
     flash_forward,
     flash_launches,
     ragged_launches,
 )
-from kernbench.library_kernels.attention_backward import flash_backward_launches
-from kernbench.library_kernels.attention_catalogue import attention_kernels
-from kernbench.library_kernels.attention_splits import Splits, efficient_splits
 from kernbench.library_kernels.choice import KernelChoice, fastest, times_of
 from kernbench.library_kernels.convolution import (
     Convolution,
@@ -54,12 +55,14 @@ from kernbench.library_kernels.quantize import (
     quantize_rows,
     scale_and_quantize_rows,
 )
+from kernbench.library_kernels.reuse import AutogradPhase, Reuse
 from kernbench.library_kernels.streams import ELEMENTS_OF_BLOCK, column_sums, scattered, stream
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip, merged
 
 __all__ = [
     "ELEMENTS_OF_BLOCK",
     "AttentionProblem",
+    "AutogradPhase",
     "Convolution",
     "ConvolutionPass",
     "ExpertLoad",
@@ -75,6 +78,7 @@ __all__ = [
     "MoeKernels",
     "MoeProblem",
     "Product",
+    "Reuse",
     "Splits",
     "Tiles",
     "Trip",

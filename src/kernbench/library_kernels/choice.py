@@ -10,6 +10,7 @@ from kernbench.library_kernels.engine import KernelTime, time_kernel
 
 if TYPE_CHECKING:
     from kernbench.hardware import KernelLibrary, SipSpec
+    from kernbench.library_kernels.reuse import Reuse
     from kernbench.library_kernels.work import LibraryKernel
 
 
@@ -44,9 +45,15 @@ def fastest(
 
 
 def times_of(
-    kernels: Sequence[LibraryKernel], sip: SipSpec, library: KernelLibrary, queued: bool = False
+    kernels: Sequence[LibraryKernel],
+    sip: SipSpec,
+    library: KernelLibrary,
+    queued: bool = False,
+    reuse: Reuse | None = None,
 ) -> tuple[KernelTime, ...]:
     """Return the time of each of several launches in turn; ``queued``: the first follows another.
+
+    ``reuse`` says what each finds in the cache, of an eager program.
 
     Launches of one kernel are timed once: of a loop over groups there are thousands.
     """
@@ -55,6 +62,8 @@ def times_of(
     for number, each in enumerate(kernels):
         key = (id(each), queued or number > 0)
         if key not in known:
-            known[key] = time_kernel(each, sip, library.constants(each.name), queued=key[1])
+            known[key] = time_kernel(
+                each, sip, library.constants(each.name), queued=key[1], reuse=reuse
+            )
         found.append(known[key])
     return tuple(found)

@@ -22,6 +22,7 @@ from kernbench.op_log import Energy, WorkCounts, pace_of
 
 if TYPE_CHECKING:
     from kernbench.hardware import KernelConstants, SipSpec
+    from kernbench.library_kernels.reuse import Reuse
     from kernbench.library_kernels.work import LibraryKernel, Trip
 
 _LANES, _WIDE_BYTES = 32, 16
@@ -50,14 +51,22 @@ class KernelTime:
     """Before the first tile and after the last: front end, latency, what a launch costs."""
     power_us: float = 0.0
     """What of the total a lower clock adds, under a power cap."""
+    hbm_bytes: tuple[float, float] = (0.0, 0.0)
+    """Of the kernel's distinct bytes, read and written, those that HBM moves."""
     energy_pj: Mapping[Energy, int] = field(default_factory=dict)
     """What it takes beside the idle device; empty where the machine says nothing of energy."""
 
 
 def time_kernel(
-    kernel: LibraryKernel, sip: SipSpec, constants: KernelConstants, queued: bool = True
+    kernel: LibraryKernel,
+    sip: SipSpec,
+    constants: KernelConstants,
+    queued: bool = True,
+    reuse: Reuse | None = None,
 ) -> KernelTime:
     """Return the time of a launch; ``queued`` says whether it follows another kernel directly.
+
+    ``reuse`` says what the operation before has left in the cache, in an eager program.
 
     Raises:
         MachineError: The machine's matrix engine has no rate for a dtype of the kernel.
@@ -89,7 +98,8 @@ def time_kernel(
         longest_us = max(length for _, length in lengths)
         tiles_us = max(total_us / slots + alone_us * (1 - 1 / slots), longest_us)
     cache_us = _cache_us(kernel, sip, constants)
-    missed = 1 - kept_share(kernel.hbm_bytes, sip) if kernel.warm else 1.0
+    moved = _from_memory(kernel, sip, reuse)
+    missed = sum(moved) / kernel.hbm_bytes if kernel.hbm_bytes else 1.0
     hbm_us = missed * kernel.hbm_bytes / _hbm_bytes_per_us(kernel, sip, constants)
     ramp_us = float(constants.ramp_us)
     if ramp_us:
@@ -118,7 +128,22 @@ def time_kernel(
         cache_us=cache_us,
         hbm_us=hbm_us,
         start_us=start_us,
+        hbm_bytes=moved,
     )
+
+
+def _from_memory(kernel: LibraryKernel, sip: SipSpec, reuse: Reuse | None) -> tuple[float, float]:
+    """Return the bytes, of those that a kernel reads and writes, that HBM moves."""
+    read, written = kernel.hbm_read_bytes, kernel.hbm_written_bytes
+    if kernel.warm:
+        missed = 1 - kept_share(kernel.hbm_bytes, sip)
+        return missed * read, missed * written
+    if reuse is None:
+        return read, written
+    if not any(each.trip.flops or each.trip.simple for each in kernel.tiles):
+        # What only copies reads no weights.
+        reuse = reuse._replace(cold_bytes=0)
+    return reuse.from_memory(read, written, sip)
 
 
 def _work(kernel: LibraryKernel, missed: float) -> WorkCounts:

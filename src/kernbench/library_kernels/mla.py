@@ -17,7 +17,7 @@ from kernbench.library_kernels.streams import stream
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
 
 if TYPE_CHECKING:
-    from kernbench.library_kernels.attention import AttentionProblem
+    from kernbench.library_kernels.attention.forward import AttentionProblem
 
 _SOFTMAX_SIMPLE = 5
 """Per score: scale, maximum, subtract, sum, convert."""

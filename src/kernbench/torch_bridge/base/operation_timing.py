@@ -4,19 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
+from kernbench.library_kernels import AutogradPhase, Reuse
 from kernbench.op_log import Template
+
+_graph_task = torch._C._current_graph_task_id
+_is_grad_enabled = torch.is_grad_enabled
+_NO_BACKWARD = -1
+
+
+def phase_now() -> AutogradPhase:
+    """Return the phase of the program that runs in this thread."""
+    if _graph_task() != _NO_BACKWARD:
+        return AutogradPhase.BACKWARD
+    return AutogradPhase.RECORDED if _is_grad_enabled() else AutogradPhase.UNRECORDED
 
 
 class OperationTiming:
     """Schedules by state, each computed when it is first met.
 
-    ``make`` is called with whether the kernel waited in the device's queue.
+    ``make`` is called with whether the kernel waited in the device's queue. ``with_reuse`` returns
+    the timing of the same operation if it finds something in the cache; None if that changes
+    nothing.
     """
 
-    __slots__ = ("_make", "idle", "queued")
+    __slots__ = ("_by_reuse", "_make", "_with_reuse", "by_phase", "idle", "queued")
 
-    def __init__(self, make: Callable[[bool], Template]) -> None:
+    def __init__(
+        self,
+        make: Callable[[bool], Template],
+        with_reuse: Callable[[Reuse], OperationTiming] | None = None,
+    ) -> None:
         self._make = make
+        self._with_reuse = with_reuse
+        self._by_reuse: dict[Reuse, OperationTiming] = {}
+        self.by_phase: list[OperationTiming | None] = [None] * len(AutogradPhase)
+        """What :meth:`in_phase` has returned."""
         self.idle: Template | None = None
         """The schedule on an idle device; None until it is first needed."""
         self.queued: Template | None = None
@@ -30,6 +54,22 @@ class OperationTiming:
         if self.idle is None:
             self.idle = self._make(False)
         return self.idle
+
+    def with_reuse(self, reuse: Reuse) -> OperationTiming:
+        """Return the schedules of the same operation that finds this in the cache."""
+        if self._with_reuse is None:
+            return self
+        found = self._by_reuse.get(reuse)
+        if found is None:
+            found = self._by_reuse[reuse] = self._with_reuse(reuse)
+        return found
+
+    def in_phase(self, phase: AutogradPhase) -> OperationTiming:
+        """Return the schedules of the same operation in a phase of an eager program."""
+        found = self.by_phase[phase]
+        if found is None:
+            found = self.by_phase[phase] = self.with_reuse(Reuse(phase))
+        return found
 
 
 class ChangingTiming(OperationTiming):

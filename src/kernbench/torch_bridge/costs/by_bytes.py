@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kernbench.hardware import SipSpec
+    from kernbench.library_kernels import Reuse
     from kernbench.op_log import Column
 
 
@@ -27,15 +28,20 @@ def timing_by_bytes(
     math_ps: int = 0,
     chain_ps: int = 0,
     elements: Mapping[str, float] | None = None,
+    reuse: Reuse | None = None,
 ) -> OperationTiming:
     """Return the schedules of a kernel that streams its operands through HBM once.
 
-    Its vector engines are busy for ``math_ps`` meanwhile, with so many ``elements`` by class of
-    operation; loads that wait for each other take ``chain_ps``.
+    What the cache holds by ``reuse`` goes between it and the PEs only. Vector engines are busy for
+    ``math_ps`` meanwhile, with so many ``elements`` by class of operation; loads that wait for each
+    other take ``chain_ps``.
     """
     moved = (read_bytes, written_bytes)
     of_math = elements or {}
-    return OperationTiming(partial(_template, name, sip, moved, math_ps, chain_ps, of_math))
+    return OperationTiming(
+        partial(_template, name, sip, moved, math_ps, chain_ps, of_math, reuse),
+        partial(timing_by_bytes, name, sip, *moved, math_ps, chain_ps, elements),
+    )
 
 
 _THREADS = 1024
@@ -70,16 +76,20 @@ def _template(
     math_ps: int,
     chain_ps: int,
     elements: Mapping[str, float],
+    reuse: Reuse | None,
     queued: bool,
 ) -> Template:
-    hbm_bytes, (read_bytes, _) = sum(moved), moved
-    hbm_ps = max(sip.hbm_stream_ps(hbm_bytes), sip.hbm_load_ps(read_bytes))
+    port_bytes, port_ps = sum(moved), _port_ps(sum(moved), sip)
+    read, written = map(round, moved if reuse is None else reuse.from_memory(*moved, sip))
+    hbm_bytes = read + written
+    hbm_ps = max(sip.hbm_stream_ps(hbm_bytes), sip.hbm_load_ps(read))
     start_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
-    taken_ps = sip.hbm_latency_ps + max(hbm_ps, math_ps, chain_ps)
-    work = WorkCounts(elements=elements, port_bytes=hbm_bytes, hbm_bytes=hbm_bytes)
-    pace = pace_of(sip.power, work, taken_ps, max(math_ps, _port_ps(hbm_bytes, sip)), start_ps)
+    cache_ps = port_ps if hbm_bytes < port_bytes else 0
+    taken_ps = sip.hbm_latency_ps + max(hbm_ps, cache_ps, math_ps, chain_ps)
+    work = WorkCounts(elements=elements, port_bytes=port_bytes, hbm_bytes=hbm_bytes)
+    pace = pace_of(sip.power, work, taken_ps, max(math_ps, port_ps), start_ps)
     end_ps = start_ps + ceil_ps(taken_ps * pace.stretch)
-    rows = partial(_rows, (start_ps, end_ps), (hbm_ps, math_ps), *moved)
+    rows = partial(_rows, (start_ps, end_ps), (hbm_ps, math_ps), read, written)
     return Template(
         name=name,
         kind="kernel",
@@ -93,6 +103,7 @@ def _template(
         bound_ps=hbm_ps,
         limits_ps={
             Limit.HBM: hbm_ps,
+            Limit.CACHE: cache_ps,
             Limit.MATH: math_ps,
             Limit.LAUNCH: start_ps,
             Limit.LATENCY: max(sip.hbm_latency_ps, chain_ps),

@@ -12,6 +12,7 @@ from torch import Tensor
 from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
 if TYPE_CHECKING:
+    from kernbench.library_kernels import Reuse
     from kernbench.op_log import Template
 
 _MOST_TENSORS = 16
@@ -24,15 +25,31 @@ class GivenShapes:
     """Schedules by the shapes and dtypes of what they were given; equal ones are one object."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[OperationTiming, _Tensors], OperationTiming] = {}
+        self._known: dict[tuple[OperationTiming, _Tensors, int], OperationTiming] = {}
 
-    def timing(self, timing: OperationTiming, args: Iterable[Any]) -> OperationTiming:
-        """Return the same schedules, with the shapes and dtypes of the tensors in ``args``."""
+    def timing(
+        self, timing: OperationTiming, args: Iterable[Any], cold_bytes: int = 0
+    ) -> OperationTiming:
+        """Return the same schedules, with the shapes and dtypes of the tensors in ``args``.
+
+        Of what is read, ``cold_bytes`` are not what the operation before has made.
+        """
         tensors = tuple(_tensors(args))[:_MOST_TENSORS]
-        found = self._known.get((timing, tensors))
+        return self._named(timing, tensors, cold_bytes)
+
+    def _named(
+        self, timing: OperationTiming, tensors: _Tensors, cold_bytes: int
+    ) -> OperationTiming:
+        key = (timing, tensors, cold_bytes)
+        found = self._known.get(key)
         if found is None:
-            found = OperationTiming(partial(_template, timing, tensors))
-            self._known[timing, tensors] = found
+
+            def with_reuse(reuse: Reuse) -> OperationTiming:
+                reused = timing.with_reuse(reuse._replace(cold_bytes=cold_bytes))
+                return self._named(reused, tensors, cold_bytes)
+
+            found = OperationTiming(partial(_template, timing, tensors), with_reuse)
+            self._known[key] = found
         return found
 
 

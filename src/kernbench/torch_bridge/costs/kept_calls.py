@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, strided
 
+from kernbench.library_kernels import AutogradPhase
 from kernbench.torch_bridge.base.operation_timing import OperationTiming
 from kernbench.torch_bridge.base.operations import describe
 from kernbench.torch_bridge.costs.operations import OperationCosts
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
+    from kernbench.library_kernels import Reuse
     from kernbench.runtime_api import Keeper
     from kernbench.torch_bridge.base.operations import Operation
     from kernbench.torch_bridge.processes.float32 import Float32
@@ -85,7 +87,12 @@ class KeptCosts(OperationCosts):
         key = json.dumps(described)
         own = self._of_calls.get(key)
         if own is None:
-            own = self._of_calls[key] = OperationTiming(found.template)
+
+            def with_reuse(reuse: Reuse) -> OperationTiming:
+                reused = found.with_reuse(reuse)
+                return self._of_call(reused, {**described, "phase": int(reuse.phase)}, name)
+
+            own = self._of_calls[key] = OperationTiming(found.template, with_reuse)
             self._keeper.comes_from(own, described, name)
         return own
 
@@ -106,7 +113,8 @@ def timing_of_call(costs: OperationCosts, given: Mapping[str, Any]) -> Operation
     func = getattr(getattr(getattr(torch.ops, namespace), short), overload or "default")
     args, kwargs, result = map(_back, given["given"])
     costs.attention.allow(given["allowed"])
-    return costs.timing(func, describe(func), tuple(args), kwargs, result, given["sip"])
+    found = costs.timing(func, describe(func), tuple(args), kwargs, result, given["sip"])
+    return found.in_phase(AutogradPhase(given["phase"])) if "phase" in given else found
 
 
 def _kept(value: Any) -> Any:

@@ -16,7 +16,7 @@ from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
 if TYPE_CHECKING:
     from kernbench.hardware import KernelLibrary, SipSpec
-    from kernbench.library_kernels import KernelTime, LibraryKernel
+    from kernbench.library_kernels import KernelTime, LibraryKernel, Reuse
     from kernbench.op_log import Column
 
 
@@ -26,6 +26,7 @@ def timing_of_library(
     sip: SipSpec,
     library: KernelLibrary,
     flops: int | None = None,
+    reuse: Reuse | None = None,
 ) -> OperationTiming:
     """Return the schedules of an operation that launches kernels of a library in turn.
 
@@ -36,7 +37,10 @@ def timing_of_library(
     """
     for each in kernels:
         library.constants(each.name)
-    return OperationTiming(partial(_template, name, tuple(kernels), sip, library, flops))
+    return OperationTiming(
+        partial(_template, name, tuple(kernels), sip, library, flops, reuse),
+        partial(timing_of_library, name, kernels, sip, library, flops),
+    )
 
 
 def _template(
@@ -45,9 +49,10 @@ def _template(
     sip: SipSpec,
     library: KernelLibrary,
     flops: int | None,
+    reuse: Reuse | None,
     queued: bool,
 ) -> Template:
-    times = times_of(kernels, sip, library, queued)
+    times = times_of(kernels, sip, library, queued, reuse)
     limits: Counter[Limit] = Counter()
     for each in times:
         limits += _limits(each, sip)
@@ -58,6 +63,10 @@ def _template(
     limits[Limit.LATENCY] = max(waits_ps, 0)
     read = sum(int(each.hbm_read_bytes) for each in kernels)
     written = sum(int(each.hbm_written_bytes) for each in kernels)
+    if reuse is not None:
+        read, written = (
+            int(sum(moved)) for moved in zip(*(each.hbm_bytes for each in times), strict=True)
+        )
     if flops is None:
         flops = sum(int(each.flops) for each in kernels)
     hbm_ps, gemm_ps, math_ps = limits[Limit.HBM], limits[Limit.GEMM], limits[Limit.MATH]

@@ -231,7 +231,7 @@ def layout_of(func: Any, args: Any, result: Any) -> OperandLayout:
         # Half a byte, and for each group a scale and a zero of 16 bits.
         return OperandLayout(weight_bytes=0.5 + 4.0 / args[2])
     name = func._schema.name
-    first = name in _WITH_SUMMAND
+    first = first_of(func)
     a, b = args[first : first + 2]
     steps = [
         step * each.element_size()
@@ -256,4 +256,9 @@ def operand_of(func: Any, args: Any, result: Any) -> Any:
     if "out_dtype" not in {each.name for each in func._schema.arguments}:
         return result
     # Their first argument is added to the products.
-    return args[func._schema.name in _WITH_SUMMAND]
+    return args[first_of(func)]
+
+
+def first_of(func: Any) -> int:
+    """Return the position of a product's first operand: some are given a summand before."""
+    return int(func._schema.name in _WITH_SUMMAND)

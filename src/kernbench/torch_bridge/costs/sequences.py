@@ -34,7 +34,9 @@ def in_turn(first: OperationTiming, second: OperationTiming) -> OperationTiming:
     def make(queued: bool) -> Template:
         return _one_after_another(first.template(queued), second.template(True))
 
-    return OperationTiming(make)
+    return OperationTiming(
+        make, lambda reuse: in_turn(first.with_reuse(reuse), second.with_reuse(reuse))
+    )
 
 
 def repeated(timing: OperationTiming, count: int) -> OperationTiming:
@@ -46,7 +48,7 @@ def repeated(timing: OperationTiming, count: int) -> OperationTiming:
         rest = _times(timing.template(True), count - 1)
         return _one_after_another(timing.template(queued), rest)
 
-    return OperationTiming(make)
+    return OperationTiming(make, lambda reuse: repeated(timing.with_reuse(reuse), count))
 
 
 def _times(each: Template, count: int) -> Template:

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from kernbench.library_kernels.attention import FlashKernel
-from kernbench.library_kernels.attention_splits import Splits
+from kernbench.library_kernels.attention.forward import FlashKernel
+from kernbench.library_kernels.attention.splits import Splits
 
 
 @cache

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from kernbench.library_kernels.attention import AttentionProblem
+    from kernbench.library_kernels.attention.forward import AttentionProblem
 
 _FULL = 0.8
 """Kernels do not split when tiles fill this share of the PEs."""

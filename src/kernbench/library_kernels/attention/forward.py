@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernbench.library_kernels.attention_splits import (
+from kernbench.library_kernels.attention.splits import (
     Chosen,
     Splits,
     TileCounts,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kernbench.library_kernels.attention import AttentionProblem, FlashKernel
+from kernbench.library_kernels.attention.forward import AttentionProblem, FlashKernel
 from kernbench.library_kernels.streams import stream
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
 

@@ -1,0 +1,24 @@
+"""Attention kernels: forward, backward, how they split keys, and which libraries have which."""
+
+from kernbench.library_kernels.attention.backward import flash_backward_launches
+from kernbench.library_kernels.attention.catalogue import attention_kernels
+from kernbench.library_kernels.attention.forward import (
+    AttentionProblem,
+    FlashKernel,
+    flash_forward,
+    flash_launches,
+    ragged_launches,
+)
+from kernbench.library_kernels.attention.splits import Splits, efficient_splits
+
+__all__ = [
+    "AttentionProblem",
+    "FlashKernel",
+    "Splits",
+    "attention_kernels",
+    "efficient_splits",
+    "flash_backward_launches",
+    "flash_forward",
+    "flash_launches",
+    "ragged_launches",
+]

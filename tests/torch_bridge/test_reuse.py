@@ -1,0 +1,104 @@
+"""Operations of eager programs and the cache: what their phase and their operands decide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kernbench.hardware import load_machine  # noqa: E402
+from kernbench.library_kernels import AutogradPhase  # noqa: E402
+from kernbench.op_log import Limit, Template  # noqa: E402
+from kernbench.torch_bridge.base.operations import describe  # noqa: E402
+from kernbench.torch_bridge.costs import OperationCosts  # noqa: E402
+from kernbench.torch_bridge.processes.float32 import Float32  # noqa: E402
+from tests.torch_bridge.running import simulated  # noqa: E402
+
+aten = torch.ops.aten
+MACHINE = load_machine("rtx-4090", 1)
+COSTS = OperationCosts(MACHINE, Float32())
+MIB = 2**20
+
+
+def empty(*shape: int) -> Any:
+    return torch.empty(shape, dtype=torch.float16, device="meta")
+
+
+def template(phase: AutogradPhase, func: Any, *args: Any) -> Template:
+    result = func(*args)
+    timing = COSTS.timing(func, describe(func), args, {}, result, 0)
+    return timing.in_phase(phase).template(True)
+
+
+@pytest.mark.adr("0208-D1", "0208-D3")
+def test_small_results_stay_in_the_cache_and_large_ones_do_not() -> None:
+    small, large = empty(8 * MIB), empty(64 * MIB)
+    bytes_of = {
+        phase: template(phase, aten.relu.default, small).hbm_bytes / small.nbytes
+        for phase in AutogradPhase
+    }
+    assert bytes_of == {
+        AutogradPhase.UNRECORDED: 0,
+        AutogradPhase.RECORDED: 1,
+        AutogradPhase.BACKWARD: 0,
+    }
+    # Read: a gradient and the output that the forward kept; written: a gradient.
+    gradient, output = empty(4 * MIB), empty(4 * MIB)
+    kept = template(AutogradPhase.BACKWARD, aten.threshold_backward.default, gradient, output, 0)
+    assert kept.hbm_bytes == 8 * MIB
+    for phase in AutogradPhase:
+        assert template(phase, aten.relu.default, large).hbm_bytes == 2 * large.nbytes
+    found = template(AutogradPhase.UNRECORDED, aten.relu.default, small)
+    assert found.limits_ps[Limit.HBM] == 0
+    cache = MACHINE.sip.cache
+    assert cache is not None
+    assert found.limits_ps[Limit.CACHE] == pytest.approx(
+        2 * small.nbytes / float(cache.bandwidth_gbps) * 1e3, rel=1e-3
+    )
+
+
+def convolution() -> tuple[Any, ...]:
+    image, weight = empty(1, 512, 7, 7), empty(512, 512, 3, 3)
+    return (image, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+
+
+def selection() -> tuple[Any, ...]:
+    return empty(50_000, 64), torch.empty(9, dtype=torch.int64, device="meta")
+
+
+@pytest.mark.adr("0208-D2")
+@pytest.mark.parametrize(
+    ("func", "args", "cold"),
+    [
+        (aten.mm.default, (empty(1, 4096), empty(4096, 1024)), 4096 * 1024),
+        (aten.addmm.default, (empty(1024), empty(8, 4096), empty(4096, 1024)), 4096 * 1024),
+        (aten.mv.default, (empty(1024, 4096), empty(4096)), 4096 * 1024),
+        (aten.embedding.default, selection(), 9 * 64),
+        (aten.convolution.default, convolution(), 512 * 512 * 9),
+    ],
+)
+def test_weights_come_from_memory(func: Any, args: Any, cold: int) -> None:
+    found = template(AutogradPhase.UNRECORDED, func, *args)
+    assert found.hbm_bytes == pytest.approx(2 * cold, rel=0.02)
+
+
+@pytest.mark.adr("0208-D1")
+def test_products_of_activations_find_both_operands() -> None:
+    found = template(
+        AutogradPhase.UNRECORDED, aten.bmm.default, empty(64, 64, 64), empty(64, 64, 64)
+    )
+    assert found.hbm_bytes == 0
+
+
+@pytest.mark.adr("0208-D1")
+def test_a_program_is_asked_for_its_phase(capfd: pytest.CaptureFixture[str]) -> None:
+    size = 7 * MIB
+    simulated("phases.py", size, machine="rtx-4090:1", data=False)
+    recorded, backward, unrecorded = map(float, capfd.readouterr().out.split()[1:4])
+    # From memory: what is written, what the forward kept, and nothing.
+    hbm_ms = 2 * size / float(MACHINE.sip.cube.hbm_bandwidth_gbps) / 1e6
+    assert recorded == pytest.approx(hbm_ms, rel=0.2)
+    assert backward == pytest.approx(hbm_ms, rel=0.2)
+    assert unrecorded < 0.7 * hbm_ms
