@@ -52,6 +52,22 @@ def test_one_command_runs_benches_and_scripts(run: Run) -> None:
     assert "On h100-sxm:" in out
 
 
+@pytest.mark.parametrize("options", [("--nproc-per-node=2",), ("-p", "n=3")])
+def test_a_file_that_cannot_be_read_is_said_before_options_that_do_not_fit(
+    run: Run, options: tuple[str, ...]
+) -> None:
+    Path("broken.py").write_text("import torch\nx = = 3\n")
+    status, _, err = run(*options, "broken.py")
+    assert status == 1
+    assert err.startswith("error: SyntaxError: invalid syntax\n  broken.py:2\n    x = = 3")
+
+
+def test_a_file_that_is_missing_is_said_before_options_that_do_not_fit(run: Run) -> None:
+    status, _, err = run("--nproc-per-node=2", "missing.py")
+    assert status == 2
+    assert err.startswith("error: no bench missing.py")
+
+
 def test_a_report_is_of_the_ranks_that_were_asked_for_on_a_larger_machine(run: Run) -> None:
     pytest.importorskip("torch")
     status, out, _ = run("--nproc-per-node=3", "--price=2", "--json", "r.json", "train.py")

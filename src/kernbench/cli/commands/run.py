@@ -12,7 +12,7 @@ import typer
 from kernbench.cli import options as given
 from kernbench.cli.programs.bench_file import known_benches
 from kernbench.cli.programs.benches import BenchOptions, run_bench, show_bench
-from kernbench.cli.programs.kinds import Kind, kind_of
+from kernbench.cli.programs.kinds import Kind, is_readable, kind_of
 from kernbench.cli.programs.scripts import ScriptOptions, run_script
 from kernbench.cli.programs.torch_programs import TorchrunOptions, torchrun
 from kernbench.cli.registry import given_options, options_command
@@ -167,6 +167,9 @@ def _refuse_options_of_others(context: typer.Context, options: RunOptions, kind:
         UsageError: There is one; says what to do instead.
     """
     for name, text in _foreign(context, kind):
+        if not options.module and not is_readable(options.program):
+            # Running it says what is wrong.
+            return
         instead = _INSTEAD.get((name, kind), "see kernbench run --help")
         kinds = " and ".join(sorted(str(each).removeprefix("a ") for each in _kinds_with(name)))
         what = f"{options.program} is {kind}"

@@ -15,6 +15,7 @@ from kernbench.errors import KernbenchError
 
 _TORCH = "torch"
 _PACKAGE, _OF_EXTRA = re.compile(r"[\w.-]*"), re.compile(r"extra == [\"']torch[\"']")
+_UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
 _DEPTH = 8
 """How far imports of modules beside the file are followed."""
 
@@ -43,11 +44,20 @@ def kind_of(given: str) -> Kind:
         tree = ast.parse(path.read_bytes(), str(path))
     except KernbenchError:
         return Kind.BENCH
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+    except _UNREADABLE:
         return Kind.SCRIPT
     if offers_run(tree):
         return Kind.BENCH
     return Kind.PYTORCH if _needs_torch(tree, path.parent, set()) else Kind.SCRIPT
+
+
+def is_readable(given: str) -> bool:
+    """Return whether a program is there and can be read, so that its kind is known."""
+    try:
+        ast.parse(find_bench(given).read_bytes())
+    except (KernbenchError, *_UNREADABLE):
+        return False
+    return True
 
 
 def offers_run(tree: ast.Module) -> bool:
