@@ -126,3 +126,7 @@ def test_a_group_that_a_program_left_is_not_there_for_the_next_one(tmp_path: Pat
     )
     for _ in range(2):
         simulated(program)
+
+
+def test_reduce_scatter_takes_parts_of_several_lengths() -> None:
+    simulated("uneven_reduce_scatter.py", nprocs=4)

@@ -37,8 +37,6 @@ OWN = {
     "all_gather whole": "dist.all_gather_into_tensor(T(30 if bad else 32), x)",
     "reduce_scatter list": "dist.reduce_scatter(o, [x] * (3 if bad else 4))",
     "reduce_scatter shape": "dist.reduce_scatter(T(5 if bad else 8), [x] * 4)",
-    "reduce_scatter part": "dist.reduce_scatter(T(8), [T(5 if bad and i == 2 else 8) "
-    "for i in range(4)])",
     "reduce_scatter whole": "dist.reduce_scatter_tensor(T(2), T(9 if bad else 8))",
     "splits add up": "dist.all_to_all_single(o, x, [2] * 4, [3, 2, 2, 2] if bad else [2] * 4)",
     "splits for each": "dist.all_to_all_single(o, x, [2] * 4, [2, 2, 4] if bad else [2] * 4)",
@@ -77,6 +75,8 @@ ODD = {
     "kind": "dist.all_reduce(x) if bad else dist.broadcast(x, 0)",
     "all_gather": "dist.all_gather([T(5 if bad else 8) for _ in range(4)], T(5 if bad else 8))",
     "one of a list": "dist.all_gather([T(5 if bad and i == peer else 8) for i in range(4)], x)",
+    "one to scatter": "dist.reduce_scatter(o, [T(5 if bad and i == peer else 8) "
+    "for i in range(4)])",
     "gather": "dist.gather(T(5) if bad else x, [T(8)] * 4 if r == other else None, other)",
     "scatter": "dist.scatter(T(5) if bad else o, [x] * 4 if r == other else None, other)",
     "objects": "dist.broadcast_object_list([r] * (2 if bad else 1), other)",

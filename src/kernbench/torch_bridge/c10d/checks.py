@@ -110,17 +110,19 @@ def _is_dense(tensor: Tensor) -> bool:
     return True
 
 
-def check_own(op: str, outputs: Sequence[Tensor], given: Tensor, position: int) -> None:
-    """Refuse outputs in which the tensor at the rank's own position does not match its input.
+def check_own(op: str, what: str, tensors: Sequence[Tensor], other: Tensor, position: int) -> None:
+    """Refuse a list, of inputs or outputs, whose tensor at the rank's own position does not match.
+
+    ``other`` is the rank's tensor at the other end.
 
     Raises:
         UsageError: It does not match.
     """
-    own = outputs[position]
-    if own.numel() != given.numel():
+    own, end = tensors[position], {"output": "input", "input": "output"}[what]
+    if own.numel() != other.numel():
         raise UsageError(
-            f"{op}: the rank's own tensor in the output list, at {position}, is {_shown(own)}, but "
-            f"its input is {_shown(given)}"
+            f"{op}: the rank's own tensor in the {what} list, at {position}, is {_shown(own)}, but "
+            f"its {end} is {_shown(other)}"
         )
 
 

@@ -78,7 +78,7 @@ def reduce_scatter(op: Any) -> Compute:
         for position, targets in enumerate(outputs):
             for index, target in enumerate(targets):
                 parts = [given[index * ranks + position] for given in inputs]
-                target.copy_(reduce_in_order(parts, op))
+                target.copy_(reduce_in_order(parts, op).view_as(target))
 
     return compute
 

@@ -262,7 +262,7 @@ class SimulatedGroup(dist.ProcessGroup):
             output_lists, inputs = [output_lists], [inputs]
         for given, outputs in zip(inputs, output_lists, strict=True):
             check_count("all_gather", "output", outputs, self._size)
-            check_own("all_gather", outputs, given, self._rank)
+            check_own("all_gather", "output", outputs, given, self._rank)
         outputs = [tensor for each in output_lists for tensor in each]
         even = all(
             tensor.shape == given.shape
@@ -294,9 +294,13 @@ class SimulatedGroup(dist.ProcessGroup):
         op = _reduce_op(opts)
         check_reduce_op("reduce_scatter", op, outputs)
         for inputs, output in zip(input_lists, outputs, strict=True):
-            check_list("reduce_scatter", "input", inputs, output, self._size)
+            # As in NCCL's group, parts may be unlike: each is a reduction to its rank.
+            check_count("reduce_scatter", "input", inputs, self._size)
+            check_own("reduce_scatter", "input", inputs, output, self._rank)
         inputs = [tensor for each in input_lists for tensor in each]
-        asked = signature("reduce_scatter", inputs, _numel(inputs), name_of(op))
+        # Timed as one of even parts, which moves as many bytes over as many links.
+        even = -(-_numel(inputs) // self._size) * self._size
+        asked = signature("reduce_scatter", inputs, even, name_of(op))
         return self._post(Call(asked, inputs, list(outputs), data.reduce_scatter(op)))
 
     def reduce_scatter_single(self, output: Any, given: Any, opts: Any = None) -> CollectiveWork:
