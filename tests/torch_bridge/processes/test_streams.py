@@ -25,5 +25,5 @@ def test_a_bar_stays_in_front_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> No
     assert streams.get() == first
     streams.put(first)
     assert sys.stdout is bar
-    streams.put([own, sys.stderr])
+    streams.put((own, sys.stderr))
     assert sys.stdout is own

@@ -50,6 +50,7 @@ class PythonRandom:
         head = object.__basicsize__
         size = random.Random.__base__.__basicsize__ - head  # type: ignore[union-attr]
         self._words = Words(id(self._generator) + head, size)
+        self._shown: tuple[bytes, Any] = b"", None
         self.is_copied = self._shows(random.getstate()[1])
 
     def _shows(self, state: tuple[int, ...]) -> bool:
@@ -60,10 +61,13 @@ class PythonRandom:
         return layout.size <= len(raw) and layout.unpack_from(raw) == (position, *words)
 
     def get(self) -> Any:
-        """Return the state."""
-        if self.is_copied:
-            return self._words.get(), self._generator.gauss_next
-        return random.getstate()
+        """Return the state: the same object as long as it does not change."""
+        if not self.is_copied:
+            return random.getstate()
+        words, pair = self._words.get(), self._generator.gauss_next
+        if words is not self._shown[0] or pair is not self._shown[1]:
+            self._shown = words, pair
+        return self._shown
 
     def put(self, state: Any) -> None:
         """Set the state to one that :meth:`get` returned."""
@@ -95,6 +99,7 @@ class NumpyRandom:
         else:
             words = self._shared.state["state"]["key"]
             self._words = Words(self._shared.ctypes.state_address, words.nbytes + words.itemsize)
+        self._shown: tuple[Any, bytes, bytes] = None, b"", b""
 
     @property
     def is_copied(self) -> bool:
@@ -102,10 +107,14 @@ class NumpyRandom:
         return self._shared is not None
 
     def get(self) -> Any:
-        """Return the state."""
+        """Return the state: the same object as long as it does not change."""
         if self._shared is None or self._pair is None:
             return self._get(), b"", b""
-        return self._get(), self._words.get(), self._pair.get()
+        generator, words, pair = self._get(), self._words.get(), self._pair.get()
+        shown = self._shown
+        if generator is not shown[0] or words is not shown[1] or pair is not shown[2]:
+            shown = self._shown = generator, words, pair
+        return shown
 
     def put(self, state: Any) -> None:
         """Set the state to one that :meth:`get` returned."""

@@ -20,7 +20,11 @@ from kernbench.torch_bridge.processes.process import Process
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """One piece of state, with how to read, write and inherit it."""
+    """One piece of state, with how to read, write and inherit it.
+
+    What is read is the same object as before as long as nothing has changed, where that is cheap:
+    processes with the same object need no exchange.
+    """
 
     name: str
     get: Callable[[], Any]
@@ -29,31 +33,32 @@ class Global:
     """Makes a new process's value from its parent's."""
 
 
-def _put_dtype(value: torch.dtype) -> None:
-    if torch.get_default_dtype() is not value:
-        torch.set_default_dtype(value)
-
-
 class _AttentionKinds:
     """Which kinds of attention a process allows (``sdpa_kernel``): flags of C++."""
 
     KINDS = ("flash", "mem_efficient", "cudnn", "overrideable", "math")
 
+    def __init__(self) -> None:
+        self._allowed: tuple[bool, ...] = ()
+
     def get(self) -> tuple[bool, ...]:
         # As a program asks: the bridge has replaced some of them.
         cxx: Any = torch._C
-        return (
+        allowed = (
             cxx._get_flash_sdp_enabled(),
             cxx._get_mem_efficient_sdp_enabled(),
             cxx._get_cudnn_sdp_enabled(),
             cxx._get_overrideable_sdp_enabled(),
             cxx._get_math_sdp_enabled(),
         )
+        if allowed != self._allowed:
+            self._allowed = allowed
+        return self._allowed
 
     def put(self, allowed: tuple[bool, ...]) -> None:
-        if allowed != self.get():
-            for kind, is_allowed in zip(self.KINDS, allowed, strict=True):
-                getattr(torch._C, f"_set_sdp_use_{kind}")(is_allowed)
+        for kind, is_allowed in zip(self.KINDS, allowed, strict=True):
+            getattr(torch._C, f"_set_sdp_use_{kind}")(is_allowed)
+        self._allowed = allowed
 
 
 class _WorkingFolder:
@@ -64,9 +69,11 @@ class _WorkingFolder:
 
     def get(self) -> str | None:
         try:
-            self._now = os.getcwd()  # noqa: PTH109 - a Path would take ten times as long
+            now = os.getcwd()  # noqa: PTH109 - a Path would take ten times as long
         except FileNotFoundError:
-            self._now = None
+            now = None
+        if now != self._now:
+            self._now = now
         return self._now
 
     def put(self, folder: str | None) -> None:
@@ -83,17 +90,25 @@ class _Streams:
 
     NAMES = ("stdout", "stderr")
 
-    def get(self) -> list[Any]:
-        return [_behind_bar(getattr(sys, name)) for name in self.NAMES]
+    def __init__(self) -> None:
+        self._last: tuple[Any, ...] = (None, None)
 
-    def put(self, streams: list[Any]) -> None:
+    def get(self) -> tuple[Any, ...]:
+        out, err = _behind_bar(sys.stdout), _behind_bar(sys.stderr)
+        last_out, last_err = self._last
+        if out is not last_out or err is not last_err:
+            self._last = out, err
+        return self._last
+
+    def put(self, streams: tuple[Any, ...]) -> None:
         for name, stream in zip(self.NAMES, streams, strict=True):
             if _behind_bar(getattr(sys, name)) is not stream:
                 setattr(sys, name, stream)
 
 
 def _behind_bar(stream: Any) -> Any:
-    is_of_bar = hasattr(type(stream), "rich_proxied_file")
+    # Not by hasattr: whatever it does not find costs an exception.
+    is_of_bar = "rich_proxied_file" in type(stream).__dict__
     return stream.rich_proxied_file if is_of_bar else stream
 
 
@@ -140,7 +155,7 @@ def known_globals() -> tuple[Global, ...]:
         Global("torch random numbers", torch_random.get, torch_random.put),
         Global("Python random numbers", python_random.get, python_random.put),
         Global("numpy random numbers", numpy_random.get, numpy_random.put, numpy_random.copy),
-        Global("default dtype", torch.get_default_dtype, _put_dtype),
+        Global("default dtype", torch.get_default_dtype, torch.set_default_dtype),
         Global("kinds of attention", kinds.get, kinds.put),
         Global("working directory", folder.get, folder.put),
         Global("streams", streams.get, streams.put),
@@ -166,6 +181,9 @@ class Globals:
             return
         saved, wanted = before.saved, process.saved
         for each in self._known:
-            saved[each.name] = each.get()
-            each.put(wanted[each.name])
+            name = each.name
+            saved[name] = now = each.get()
+            value = wanted[name]
+            if value is not now:
+                each.put(value)
         self._loaded = process

@@ -54,7 +54,9 @@ class LibraryStates:
     def __init__(self, base: Process) -> None:
         self._loaded = base
         self._known: list[tuple[Any, str, Fresh]] = []
-        """Owners and names of the exchanged attributes."""
+        """Owners and names of the exchanged attributes, and what makes their first values."""
+        self._owners: list[Any] = []
+        self._names: list[str] = []
         self._patches = Patches()
 
     def install(self, patches: Patches) -> None:
@@ -71,6 +73,8 @@ class LibraryStates:
             owner = attrgetter(place)(module) if place else module
             self._patches.set(owner, name, fresh(self._loaded))
             self._known.append((owner, name, fresh))
+            self._owners.append(owner)
+            self._names.append(name)
 
     def load(self, process: Process) -> None:
         """Show a process's values."""
@@ -78,8 +82,10 @@ class LibraryStates:
         if before is process:
             return
         known, wanted = self._known, process.library_state
-        shown = [getattr(owner, name) for owner, name, _ in known]
-        wanted += [fresh(process) for _, _, fresh in known[len(wanted) :]]
+        # Every switch of ranks comes by here: no Python loop as long as nobody keeps anything.
+        shown = list(map(getattr, self._owners, self._names))
+        if len(wanted) < len(known):
+            wanted += [fresh(process) for _, _, fresh in known[len(wanted) :]]
         if any(shown) or any(wanted):
             before.library_state = shown
             for (owner, name, _), value in zip(known, wanted, strict=True):
