@@ -8,16 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import ReduceOp
 
 from kernbench.errors import UsageError
 from kernbench.runtime_api import ProcessGroup
-from kernbench.torch_bridge.c10d.reductions import kind_of, name_of
+from kernbench.torch_bridge.c10d.reductions import is_of_bits, name_of
 from kernbench.torch_bridge.processes.process import current
 
 _OF_IMAGES = {4: torch.channels_last, 5: torch.channels_last_3d}
 """Other layouts that count as contiguous, by the number of dims."""
-_OF_BITS = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 
 
 def check_position(op: str, what: str, position: Any, members: ProcessGroup) -> None:
@@ -145,7 +143,7 @@ def check_reduce_op(called: str, op: Any, tensors: Sequence[Tensor]) -> None:
     Raises:
         UsageError: It has not.
     """
-    if kind_of(op) in _OF_BITS:
+    if is_of_bits(op):
         for tensor in tensors:
             if tensor.is_floating_point() or tensor.is_complex():
                 raise UsageError(

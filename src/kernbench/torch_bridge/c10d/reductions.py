@@ -19,6 +19,10 @@ _IN_PLACE: dict[Any, Any] = {
     ReduceOp.BXOR: torch.Tensor.bitwise_xor_,
 }
 _PAIRWISE: dict[Any, Any] = {ReduceOp.MIN: torch.minimum, ReduceOp.MAX: torch.maximum}
+_KINDS: Any = ReduceOp.RedOpType.__members__
+_NAMES = {kind.value: name.lower() for name, kind in _KINDS.items()}
+"""By number: the texts and the hashes of kinds are slow, and each call of each rank asks."""
+_OF_BITS = frozenset(_KINDS[name].value for name in ("BAND", "BOR", "BXOR"))
 
 
 def kind_of(op: Any) -> Any:
@@ -28,7 +32,12 @@ def kind_of(op: Any) -> Any:
 
 def name_of(op: Any) -> str:
     """Return a reduce op's name for error messages."""
-    return str(kind_of(op)).rpartition(".")[2].lower()
+    return _NAMES[kind_of(op).value]
+
+
+def is_of_bits(op: Any) -> bool:
+    """Return whether a reduce op combines bits."""
+    return kind_of(op).value in _OF_BITS
 
 
 def reduce_in_order(tensors: Sequence[Tensor], op: Any) -> Tensor:
@@ -42,8 +51,9 @@ def reduce_in_order(tensors: Sequence[Tensor], op: Any) -> Tensor:
         for tensor in tensors[1:]:
             total = _PAIRWISE[kind](total, tensor)
         return total
+    combine = _IN_PLACE[kind]
     for tensor in tensors[1:]:
-        _IN_PLACE[kind](total, tensor)
+        combine(total, tensor)
     if kind == ReduceOp.AVG:
         total = total.div_(len(tensors)) if total.is_floating_point() else total // len(tensors)
     return total
