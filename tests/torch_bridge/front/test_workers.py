@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -155,3 +156,11 @@ def test_two_files_of_a_data_set_are_mapped_by_workers(tmp_path: Path) -> None:
         "    dist.barrier()\n"
     )
     simulated(path, nprocs=4)
+
+
+def test_loaders_that_a_program_leaves_open_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    unraisable: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    simulated("abandoned_loaders.py", nprocs=2)
+    gc.collect()
+    assert not unraisable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -41,17 +42,19 @@ _os_exit = os._exit
 
 def install(patches: Patches) -> None:
     """Install the replacements."""
-    for name in (
-        "_set_worker_pids",
-        "_remove_worker_pids",
-        "_set_worker_signal_handlers",
-        "_set_SIGCHLD_handler",
+    loaders: set[int] = set()
+    for name, instead in (
+        ("_set_worker_pids", lambda loader_id, pids: loaders.add(loader_id)),
+        ("_remove_worker_pids", loaders.discard),
+        ("_set_worker_signal_handlers", _nothing),
+        ("_set_SIGCHLD_handler", _nothing),
     ):
-        patches.set(signals, name, _in_real_process(getattr(signals, name)))
+        patches.set(signals, name, _in_real_process(getattr(signals, name), instead))
+    patches.on_close(_leave_open, loaders)
     patches.set(torch, "set_num_threads", _set_threads)
     # It compares with the CPUs of this computer.
     check = "check_worker_number_rationality"
-    patches.set(DataLoader, check, _in_real_process(getattr(DataLoader, check)))
+    patches.set(DataLoader, check, _in_real_process(getattr(DataLoader, check), _nothing))
     patches.set(signal, "signal", _signal_on_main)
     patches.set(torch._C._dynamo.compiled_autograd, "set_autograd_compiler", _compile_no_gradients)
     patches.set(os, "fork", _fork)
@@ -68,14 +71,26 @@ def install(patches: Patches) -> None:
     _let_storages_be_copied(patches)
 
 
-def _in_real_process(function: Any) -> Any:
-    """Return what does nothing in simulated processes: real signals know no simulated workers."""
+def _in_real_process(function: Any, instead: Any) -> Any:
+    """Return what does something else in simulated processes: signals know no workers of these."""
 
     @wraps(function)
     def called(*args: Any) -> Any:
-        return None if HERE.process is not None and not HERE.is_foreign else function(*args)
+        is_simulated = HERE.process is not None and not HERE.is_foreign
+        return instead(*args) if is_simulated else function(*args)
 
     return called
+
+
+def _nothing(*args: Any) -> None:
+    pass
+
+
+def _leave_open(loaders: set[int]) -> None:
+    """Let iterators of loaders whose processes have ended be, as the end of a process does."""
+    for each in gc.get_objects() if loaders else ():
+        if id(each) in loaders:
+            each._shutdown = True
 
 
 def _set_threads(count: int) -> None:
