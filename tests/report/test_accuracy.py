@@ -87,6 +87,22 @@ def test_a_family_without_rows_of_its_machine_has_the_error_of_other_machines() 
     assert line.endswith(f": {expected}")
 
 
+@pytest.mark.adr("0212-D1")
+def test_what_nobody_measures_by_itself_has_the_error_of_whole_programs() -> None:
+    known = published_errors()
+    machine = next(name for name, families in known.items() if "programs" in families)
+    assert not any("convolution" in families for families in known.values())
+    found = published_error(machine, "convolution")
+    assert (found["programs_rows"], found["programs_percent"]) == known[machine]["programs"]
+    line = accuracy_line([{**found, "share": 0.5}])
+    expected = f"in whole programs only: convolution {found['programs_percent']:.1f} % (50 %)"
+    assert line.endswith(f": {expected}")
+    other = next(name for name, families in known.items() if "programs" not in families)
+    assert "programs_percent" not in published_error(other, "convolution")
+    none = accuracy_line([{**published_error(other, "convolution"), "share": 0.5}])
+    assert none == ""
+
+
 @pytest.mark.adr("0128-D5")
 def test_errors_by_machine_are_the_mean_of_the_answered_rows(tmp_path: Path) -> None:
     path = tmp_path / "gemm.csv"

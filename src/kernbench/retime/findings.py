@@ -375,4 +375,6 @@ def _error(known: FamilyAccuracy) -> str:
         return f"{family} {error:.1f} %"
     if "elsewhere_percent" in known:
         return f"{family} {known['elsewhere_percent']:.1f} % on other machines only"
+    if "programs_percent" in known:
+        return f"{family} {known['programs_percent']:.1f} % in whole programs only"
     return f"{family} not measured"
