@@ -94,6 +94,10 @@ def test_types_that_only_gpus_have_kernels_for_are_done_in_wider_ones() -> None:
     check("types_that_only_gpus_have_kernels_for_are_done_in_wider_ones")
 
 
+def test_whole_numbers_are_refused_where_gpus_refuse_them() -> None:
+    check("whole_numbers_are_refused_where_gpus_refuse_them")
+
+
 def test_sparse_rows_of_a_device_multiply() -> None:
     check("sparse_rows_of_a_device_multiply")
 

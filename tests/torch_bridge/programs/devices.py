@@ -20,6 +20,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor, all
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -351,6 +352,39 @@ def types_that_only_gpus_have_kernels_for_are_done_in_wider_ones() -> None:
             torch.histc(each.to(torch.complex64), 4)
         refused.append((raised.type, str(raised.value)))
     assert refused[0] == refused[1]
+
+
+def whole_numbers_are_refused_where_gpus_refuse_them() -> None:
+    # As PyTorch's database of operations says.
+    of_gpus = {
+        op.name: set(op.dtypesIfCUDA) - set(op.dtypes)
+        for op in op_db
+        if op.name in ("softmax", "log_softmax", "logcumsumexp", "frac", "histc", "abs", "trace")
+    }
+    numbers = torch.tensor([[1, 2, 3], [3, 2, 1]])
+    calls = {
+        "softmax": lambda x: x.softmax(0),
+        "log_softmax": lambda x: x.log_softmax(1),
+        "logcumsumexp": lambda x: x.logcumsumexp(0),
+        "frac": lambda x: x.frac(),
+        "histc": lambda x: x.histc(3, 1, 4),
+        "abs": lambda x: x.abs(),
+        "trace": lambda x: x.trace(),
+    }
+    for name, call in calls.items():
+        for dtype in (torch.int32, torch.int64, torch.uint8, torch.bool):
+            given = numbers.to(dtype)
+            try:
+                expected = call(given)
+            except (NotImplementedError, RuntimeError) as error:
+                expected = type(error)
+            if isinstance(expected, torch.Tensor):
+                assert torch.equal(call(given.cuda()).cpu(), expected)
+            elif dtype in of_gpus[name]:
+                assert call(given.cuda()).dtype in (dtype, torch.int64)
+            else:
+                with pytest.raises(expected):
+                    call(given.cuda())
 
 
 def sparse_rows_of_a_device_multiply() -> None:

@@ -25,6 +25,15 @@ _TYPES = {
     "Long": torch.int64,
 }
 _HALVES = (torch.float16, torch.bfloat16)
+_OF_WHOLE_NUMBERS = {
+    "aten.histc": (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    **dict.fromkeys(("aten.abs", "aten.trace"), (torch.bool,)),
+}
+"""The operations that a GPU has for whole numbers and the CPU has not: others, such as a softmax,
+are refused by both.
+
+Source: ``dtypesIfCUDA`` beyond ``dtypes`` in PyTorch's database of operations.
+"""
 
 
 def in_wider_numbers(
@@ -38,6 +47,8 @@ def in_wider_numbers(
     found = _LACKING.match(str(error))
     narrow = _TYPES.get(found[1]) if found else None
     if narrow is None or operation.written:
+        raise error
+    if narrow not in _HALVES and narrow not in _OF_WHOLE_NUMBERS.get(operation.name, ()):
         raise error
     wide = torch.float32 if narrow in _HALVES else torch.float64
 
