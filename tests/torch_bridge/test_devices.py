@@ -94,6 +94,10 @@ def test_types_that_only_gpus_have_kernels_for_are_done_in_wider_ones() -> None:
     check("types_that_only_gpus_have_kernels_for_are_done_in_wider_ones")
 
 
+def test_scripts_are_loaded_to_a_device() -> None:
+    check("scripts_are_loaded_to_a_device")
+
+
 def test_whole_numbers_are_refused_where_gpus_refuse_them() -> None:
     check("whole_numbers_are_refused_where_gpus_refuse_them")
 

@@ -354,6 +354,18 @@ def types_that_only_gpus_have_kernels_for_are_done_in_wider_ones() -> None:
     assert refused[0] == refused[1]
 
 
+def scripts_are_loaded_to_a_device() -> None:
+    x, layer = torch.ones(2, 3, device="cuda"), torch.nn.Linear(3, 4).cuda()
+    saved = io.BytesIO()
+    torch.jit.save(torch.jit.trace(layer, x), saved)
+    for place in ("cuda", "cuda:1", torch.device("cuda", 1), "cpu"):
+        saved.seek(0)
+        loaded = torch.jit.load(saved, map_location=place)
+        expected = torch.device("cuda:0" if place == "cuda" else place)
+        assert {each.device for each in loaded.parameters()} == {expected}
+        assert torch.equal(loaded(x.to(expected)).cpu(), layer(x).cpu())
+
+
 def whole_numbers_are_refused_where_gpus_refuse_them() -> None:
     # As PyTorch's database of operations says.
     of_gpus = {

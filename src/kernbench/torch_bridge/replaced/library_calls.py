@@ -35,6 +35,7 @@ _get_fsdp_device = fsdp_init._get_compute_device
 _get_fsdp_device_asked = fsdp_init._get_device_from_device_id
 _init_handle = fsdp_init._init_device_handle
 _to = torch.nn.Module.to
+_load_script = torch.jit.load
 _set_signal = signal.signal
 _os_fork = os.fork
 _os_exit = os._exit
@@ -60,6 +61,7 @@ def install(patches: Patches) -> None:
     patches.set(os, "fork", _fork)
     patches.set(os, "_exit", _exit_at_once)
     patches.set(torch.nn.Module, "to", _move_module)
+    patches.set(torch.jit, "load", _load_script_to)
     patches.set(fsdp_init, "_get_compute_device", _fsdp_device)
     patches.set(fsdp_init, "_get_device_from_device_id", _fsdp_device_asked)
     patches.set(fsdp_api, "_init_device_handle", _init_fsdp_handle)
@@ -114,6 +116,13 @@ def _move_module(self: Any, *args: Any, **kwargs: Any) -> Any:
     if type(kwargs.get("device")) is int:
         kwargs["device"] = with_index(kwargs["device"])
     return _to(self, *args, **kwargs)
+
+
+def _load_script_to(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """``torch.jit.load``, whose C++ knows no simulated devices: what it has loaded is moved."""
+    if map_location is None or not is_simulated(map_location):
+        return _load_script(file, map_location, *args, **kwargs)
+    return _load_script(file, "cpu", *args, **kwargs).to(with_index(map_location))
 
 
 _FSDP_HANDLE = SimpleNamespace(current_device=lambda: str(with_index(DEVICE_TYPE)))
