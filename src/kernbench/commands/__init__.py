@@ -1,5 +1,6 @@
 """The vocabulary that kernels and collectives are planned in: commands, traces, engines, spaces."""
 
+from kernbench.commands.distinct import distinct, distinct_values
 from kernbench.commands.division import divided, split_by_rows
 from kernbench.commands.elementwise import (
     combine,
@@ -133,6 +134,8 @@ __all__ = [
     "compare",
     "conjunction",
     "constant",
+    "distinct",
+    "distinct_values",
     "divided",
     "field_names",
     "first_body",

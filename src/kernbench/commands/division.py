@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.commands.distinct import distinct
 from kernbench.commands.rows import MANY, RowTable
 from kernbench.commands.separable import Dims, Separable, aligned, is_axis
 
@@ -93,7 +94,8 @@ def _rows_with_carry(limits: Array, index: Array, rest: Array) -> tuple[Array, A
     rows: list[int] = []
     carries: list[Array] = []
     flat, of_row = limits.reshape(-1), index.reshape(-1)
-    order = np.argsort(of_row, kind="stable")
+    # All of one row mostly.
+    order = np.argsort(of_row, kind="stable") if len(rest) > 1 else np.arange(len(of_row))
     starts = np.searchsorted(of_row[order], np.arange(len(rest) + 1))
     for row, remainders in enumerate(rest):
         members = order[starts[row] : starts[row + 1]]
@@ -102,8 +104,8 @@ def _rows_with_carry(limits: Array, index: Array, rest: Array) -> tuple[Array, A
         steps = np.unique(remainders)
         # How many of the steps stay below the limit.
         below = np.searchsorted(steps, flat[members])
-        used, which = np.unique(below, return_inverse=True)
-        kinds[members] = len(rows) + which.reshape(-1)
+        used, _, which = distinct(below)
+        kinds[members] = len(rows) + which
         ends = [*steps.tolist(), math.inf]
         rows += [row] * len(used)
         carries += [remainders >= ends[at] for at in used.tolist()]

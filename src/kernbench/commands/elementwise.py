@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.commands.distinct import distinct
 from kernbench.commands.rows import MANY, RowTable, rows_of
 from kernbench.commands.separable import (
     Dims,
@@ -104,18 +105,18 @@ def _compare_rows(
         easiest, hardest = hardest, easiest
     none, every = ~function(easiest, limits), function(hardest, limits)
     mixed = ~(none | every)
-    values, which = np.unique(limits[mixed], return_inverse=True)
+    values, _, which = distinct(limits[mixed])
     found = function(row, values[:, None])
     _, first, alike = np.unique(found.sum(axis=1), return_index=True, return_inverse=True)
     # By number: no element, those of each mixed row, every element.
     rows = np.concatenate([row[None] != row, found[first], row[None] == row])
     number = np.where(every, len(rows) - 1, 0)
-    number[mixed] = 1 + alike.reshape(-1)[which.reshape(-1)]
+    number[mixed] = 1 + alike.reshape(-1)[which]
     kept, number = _squeezed(dims[:-1], number)
     if not mixed.any():
         return kept, np.asarray(number > 0)
     if number.size * rows.shape[1] >= MANY and number.ndim:
-        used, which = np.unique(number, return_inverse=True)
+        used, _, which = distinct(number.reshape(-1))
         return (*kept, dims[-1]), RowTable(which.reshape(number.shape), rows[used])
     return (*kept, dims[-1]), rows[number]
 

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from kernbench.commands.distinct import distinct
+
 Array = npt.NDArray[Any]
 
 MANY = 1 << 16
@@ -164,17 +166,16 @@ def rows_of(labels: Sequence[Array], num_elements: int) -> tuple[Array, Array] |
     of more than a quarter of the elements would save little.
     """
     index: Array | None = None
+    first: Array = np.zeros(0, dtype=np.int64)
     for label in labels:
-        _, codes = np.unique(label, return_inverse=True)
-        codes = codes.reshape(-1)
+        _, first, codes = distinct(label.reshape(-1))
         if index is not None:
             codes = codes + index * (int(codes.max()) + 1)
-            _, codes = np.unique(codes, return_inverse=True)
+            _, first, codes = distinct(codes)
         index = codes
         if 4 * (int(codes.max()) + 1) * num_elements > codes.size * num_elements:
             return None
     assert index is not None
-    _, first = np.unique(index, return_index=True)
     return index.reshape(labels[0].shape), first
 
 

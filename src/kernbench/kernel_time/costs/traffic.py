@@ -27,6 +27,8 @@ from kernbench.commands import (
     ProgramGroup,
     Tile,
     access_of,
+    distinct,
+    distinct_values,
     first_body,
     is_loop,
     loop_dim,
@@ -36,7 +38,6 @@ from kernbench.commands import (
 from kernbench.kernel_time.costs.bursts import Moved, touched
 from kernbench.kernel_time.costs.command_costs import Traffic, WaveSharing
 from kernbench.kernel_time.costs.common_bursts import common_shares
-from kernbench.kernel_time.costs.distinct import distinct, distinct_values
 from kernbench.kernel_time.costs.fingerprints import (
     parts_of,
     pattern_fingerprints,

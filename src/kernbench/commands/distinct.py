@@ -16,6 +16,8 @@ Array = npt.NDArray[Any]
 
 _MOST_PER_VALUE = 4
 """Numbers within so many times their count are looked up in a table of that length."""
+_MANY, _SAMPLE = 1 << 15, 1 << 12
+"""From so many numbers on, so many are looked at to see whether few of all are different."""
 
 
 def distinct(values: Array) -> tuple[Array, Array, Array]:
@@ -26,6 +28,10 @@ def distinct(values: Array) -> tuple[Array, Array, Array]:
         low, high = int(values.min()), int(values.max())
         if high - low < _MOST_PER_VALUE * len(values):
             return _by_table(values, low, high)
+        if len(values) >= _MANY:
+            known = _by_sample(values)
+            if known is not None:
+                return known
         found, first, which = np.unique(values, return_index=True, return_inverse=True)
         return found, first, which.reshape(-1)
     steps = values[1:] != values[:-1]
@@ -35,16 +41,41 @@ def distinct(values: Array) -> tuple[Array, Array, Array]:
     return values[first], first, which
 
 
+def _by_sample(values: Array) -> tuple[Array, Array, Array] | None:
+    """As :func:`distinct`, of few different numbers that lie apart; None of many.
+
+    Looking up each number in a short list takes a fifth of the time of sorting all.
+    """
+    found = np.unique(values[:: len(values) // _SAMPLE])
+    for _ in range(2):
+        if len(found) > _SAMPLE // 2:
+            return None
+        which = np.minimum(np.searchsorted(found, values), len(found) - 1)
+        others = values[found[which] != values]
+        if not len(others):
+            return found, _firsts(which, len(found)), which
+        if len(others) > len(values) // 2:
+            return None
+        found = np.union1d(found, others)
+    return None
+
+
+def _firsts(which: Array, count: int) -> Array:
+    """Return where each number from 0 to ``count`` is first; all of them are somewhere."""
+    first = np.empty(count, dtype=np.int64)
+    # Of several writes to a place, the last one stays.
+    first[which[::-1]] = np.arange(len(which) - 1, -1, -1)
+    return first
+
+
 def _by_table(values: Array, low: int, high: int) -> tuple[Array, Array, Array]:
     """As :func:`distinct`, of numbers that lie close together."""
     at = values - low
-    first_at = np.full(high - low + 1, -1, dtype=np.int64)
-    # Of several writes to a place, the last one stays.
-    first_at[at[::-1]] = np.arange(len(at) - 1, -1, -1)
-    found = np.flatnonzero(first_at >= 0)
-    number = np.zeros(len(first_at), dtype=np.int64)
-    number[found] = np.arange(len(found))
-    return found + low, first_at[found], number[at]
+    is_there = np.zeros(high - low + 1, dtype=bool)
+    is_there[at] = True
+    found = np.flatnonzero(is_there)
+    which = (np.cumsum(is_there) - 1)[at]
+    return found + low, _firsts(which, len(found)), which
 
 
 def distinct_values(values: Array) -> Array:
