@@ -141,7 +141,8 @@ class Stream:
         if self._callers is not None:
             command.caller = self._callers.latest
         now_ps = self._env.now_ps
-        command.earliest_ps = max(command.earliest_ps, now_ps)
+        if command.earliest_ps < now_ps:
+            command.earliest_ps = now_ps
         if self._current is None:
             self.start(command)
         else:

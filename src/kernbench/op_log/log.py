@@ -64,6 +64,8 @@ class Limit(StrEnum):
     """What a lower clock adds, under a power cap."""
 
 
+_HBM = Limit.HBM
+"""Members of an enumeration take a look-up of their own, and each launch asks for this one."""
 ROW_COLUMNS: tuple[str, ...] = (
     "engine",  # commands.Engine value
     "kind",  # dma_read | gemm | math | reduce | dma_write | send | copy ...
@@ -139,7 +141,7 @@ class Template:
     @property
     def hbm_ps(self) -> int:
         """How long HBM is busy with the bytes, 0 where that was not computed."""
-        return self.limits_ps.get(Limit.HBM, 0)
+        return self.limits_ps.get(_HBM, 0)
 
 
 @dataclass(slots=True, eq=False)

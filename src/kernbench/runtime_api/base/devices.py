@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,17 @@ class Sip:
     """Of its default stream."""
 
 
+class _Sips(dict[int, Sip]):
+    """SIPs by their numbers, each made when it is first asked for."""
+
+    def __init__(self, make: Callable[[int], Sip]) -> None:
+        self._make = make
+
+    def __missing__(self, sip_id: int) -> Sip:
+        found = self[sip_id] = self._make(sip_id)
+        return found
+
+
 class Devices:
     """The SIPs of a run, each made when it is first used."""
 
@@ -52,7 +64,10 @@ class Devices:
         self._memories: dict[int, DeviceMemory] = {}
         self.memory_recorder: MemoryRecorder | None = None
         """Logs what is allocated, in a run that asks for it."""
-        self._sips: dict[int, Sip] = {}
+        self._sips = _Sips(self._make_sip)
+        self.sip: Callable[[int], Sip] = self._sips.__getitem__
+        """Returns the PEs, cache and queue of a SIP, made on first use. Each launch asks several
+        times: without a call of Python."""
         self._cache_steps: defaultdict[int, CacheSteps] = defaultdict(CacheSteps)
         """By the identity of the description of a SIP, which the machine holds."""
         self._more_queues: defaultdict[int, list[Stream]] = defaultdict(list)
@@ -77,21 +92,17 @@ class Devices:
         """Return the most bytes that tensors have held at a time, by SIP."""
         return {sip_id: memory.peak_bytes for sip_id, memory in self._memories.items()}
 
-    def sip(self, sip_id: int) -> Sip:
-        """Return the PEs, cache and queue of a SIP, made on first use."""
-        found = self._sips.get(sip_id)
-        if found is None:
-            spec = self._machine.sip_at(sip_id)
-            found = self._sips[sip_id] = Sip(
-                spec,
-                spec.host_launch_ps,
-                spec.tcm_bytes,
-                spec.shared_memory_bytes,
-                DeviceEngine(),
-                CacheContents(spec.cache, sip_base(sip_id), self._cache_steps[id(spec)]),
-                self._queue(f"sip{sip_id}", sip_id),
-            )
-        return found
+    def _make_sip(self, sip_id: int) -> Sip:
+        spec = self._machine.sip_at(sip_id)
+        return Sip(
+            spec,
+            spec.host_launch_ps,
+            spec.tcm_bytes,
+            spec.shared_memory_bytes,
+            DeviceEngine(),
+            CacheContents(spec.cache, sip_base(sip_id), self._cache_steps[id(spec)]),
+            self._queue(f"sip{sip_id}", sip_id),
+        )
 
     def add_queue(self, sip_id: int) -> Stream:
         """Return the queue of a new stream of a SIP."""
