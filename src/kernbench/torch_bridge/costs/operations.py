@@ -41,6 +41,7 @@ from kernbench.torch_bridge.costs.scattered import (
     ScatteredCosts,
     are_unlike,
     has_steps,
+    selection_of,
     spread_bytes,
     spread_of_copy,
 )
@@ -280,8 +281,17 @@ def _moved(
     if rule.reads is Reads.SOURCES:
         read -= over
     elif rule.reads is Reads.SELECTED:
-        read = _selected_bytes(given, written if not over else 0)
-        written = min(written, read)
+        selection = selection_of(operation.name, args)
+        if selection is None:
+            read = _selected_bytes(given, written if not over else 0)
+            written = min(written, read)
+        else:
+            loaded, stored = selection.moved(sip)
+            read += loaded - num_bytes(args[:1])
+            if selection.changes:
+                # A form that makes its result copies the table first.
+                copied = 0 if over else written
+                read, written = read + copied, stored + copied
     elif rule.reads is Reads.FEW:
         read = _selected_bytes(given, 0)
     read = round(read * reads_of_rows(operation.name, args, sip))
