@@ -22,6 +22,7 @@ from kernbench.commands import (
     paths,
     walk,
 )
+from kernbench.dtypes import DType
 from kernbench.kernel_ir import evaluate, footprints, out_of_bounds
 from kernbench.kernel_ir.evaluation import shared_loops
 from kernbench.kernel_ir.evaluation.evaluator import Evaluator
@@ -153,7 +154,7 @@ def _renamed(value: Any, names: dict[int, int]) -> Any:
         if isinstance(value, Separable):
             return Separable(value.shape, value.const, terms)
         return type(value)(value.shape, terms)
-    if not dataclasses.is_dataclass(value):
+    if not dataclasses.is_dataclass(value) or isinstance(value, DType):
         return value
     changes = {
         field.name: _renamed(getattr(value, field.name), names)
