@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -110,3 +111,14 @@ def test_the_report_is_printed_where_the_command_prints(tmp_path: Path, statemen
     assert done.exit_code == 0, done.output
     assert "mine" not in done.stdout
     assert "1 rank" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_a_program_may_close_its_output_and_the_report_is_whole(tmp_path: Path, name: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"import sys\nimport torch\nprint('mine')\nsys.{name}.close()\n")
+    command = [sys.executable, "-m", "kernbench", "torchrun", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("mine\n")
+    assert "\n1 rank, " in done.stdout

@@ -60,7 +60,8 @@ def list_machines() -> int:
     width = max(len(spec.name) for spec in specs)
     for spec in specs:
         sizes = ", ".join(map(str, spec.sizes))
-        print(f"{spec.name:<{width}}  {sizes} SIPs  {spec.description}".rstrip())
+        unit = "SIP" if sizes == "1" else "SIPs"
+        print(f"{spec.name:<{width}}  {sizes} {unit}  {spec.description}".rstrip())
     return 0
 
 
@@ -77,7 +78,8 @@ def show_machine(name: str) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     peaks = peaks_of(machine)
-    print(f"# {machine.name}: {machine.num_sips} SIPs, {len(machine.links)} links; each SIP:")
+    unit = "SIP" if machine.num_sips == 1 else "SIPs"
+    print(f"# {machine.name}: {machine.num_sips} {unit}, {len(machine.links)} links; each SIP:")
     print(f"#   {format_amount(peaks.flops_per_ns * 1e9, 'FLOP/s')} at most in GEMM")
     print(f"#   {format_amount(peaks.hbm_bytes_per_ns * 1e9, 'B/s')} HBM")
     print(f"#   {machine.sip.hbm_bytes / 2**30:.0f} GiB HBM, {machine.sip.num_pes} PEs")
@@ -110,7 +112,8 @@ def check_machine(name: str) -> int:
         and source_of(spec, key) is None
     ]
     sizes = ", ".join(map(str, spec.sizes))
-    print(f"{spec.name}: good at {sizes} SIPs; {len(machine.links)} links at the largest")
+    unit = "SIP" if sizes == "1" else "SIPs"
+    print(f"{spec.name}: good at {sizes} {unit}; {len(machine.links)} links at the largest")
     if unsourced:
         print(f"{len(unsourced)} numbers have no entry in sources: {', '.join(unsourced)}")
     return 0

@@ -27,6 +27,6 @@ def leave(status: int) -> None:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:  # somebody reads it
                 stream.flush()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: closed
         return
     os._exit(status)

@@ -72,9 +72,10 @@ def _patient(stream: TextIO | None, original: TextIO | None) -> Any:
 
 @contextlib.contextmanager
 def streams_of_command() -> Iterator[None]:
-    """Give the command its stdout and stderr back after a program that replaced them."""
+    """Give the command its stdout and stderr back after a program that replaced or closed them."""
     names = ("stdout", "stderr")
     before = {name: getattr(sys, name) for name in names}
+    spares = {name: _spare(stream) for name, stream in before.items()}
     try:
         yield
     finally:
@@ -83,7 +84,21 @@ def streams_of_command() -> Iterator[None]:
             if replaced is not stream:
                 with contextlib.suppress(Exception):  # it is the program's
                     replaced.flush()
-                setattr(sys, name, stream)
+            spare = spares[name]
+            if getattr(stream, "closed", False) and spare is not None:
+                stream = os.fdopen(spare, "w", encoding=stream.encoding, errors=stream.errors)
+                setattr(sys, f"__{name}__", stream)
+            elif spare is not None:
+                os.close(spare)
+            setattr(sys, name, stream)
+
+
+def _spare(stream: Any) -> int | None:
+    """Return another descriptor of a stream's file, None if it has none."""
+    try:
+        return os.dup(stream.fileno())
+    except (AttributeError, OSError, ValueError):
+        return None
 
 
 @contextlib.contextmanager
