@@ -53,7 +53,8 @@ def test_rows_of_a_table_in_the_cache_come_in_bursts_once(row: int, count: int) 
 def test_elements_of_a_large_table_take_a_burst_each() -> None:
     """Closed form: a burst, an index of 8 bytes and a result of 4, for each of 2^20."""
     count, table = MIB, empty(256 * MIB)
-    each = {"index": (aten.index.Tensor, table, [indices(count)])}
+    each: dict[str, tuple[Any, ...]] = {}
+    each["index"] = (aten.index.Tensor, table, [indices(count)])
     each["take"] = (aten.take.default, table, indices(count))
     each["gather"] = (aten.gather.default, empty(MIB, 512), 0, indices(2048, 512))
     for func, *args in each.values():
