@@ -408,7 +408,7 @@ class KernelTrace:
     """What wrapped around on the way to an address; with ``check`` that is an error."""
     staged_bytes: int = 0
     """Part of ``tcm_bytes``: buffers of loads that are issued ahead."""
-    again: Callable[[], tuple[ProgramGroup, ...]] | None = None
+    again: Callable[[], tuple[ProgramGroup, ...]] | None = field(default=None, repr=False)
     """Returns equal groups."""
 
     def release(self) -> None:

@@ -119,6 +119,8 @@ class Programs:
         self.loggers = ProcessLoggers(self._base)
         self.threads = RankThreads(inside, self._enter)
         self._files = LeftOpen()
+        self._keep_files = unseen(self._files.keep)
+        """It is no work of the program's."""
         self._heap = None if session.run.has_data else HostHeap()
         self._memory: Memory | None = None
         """That of the worker whose values modules have, if it is one."""
@@ -178,7 +180,7 @@ class Programs:
             try:
                 live(self._base, lambda: self.execute("__main__"))
             finally:
-                self._files.keep()
+                self._keep_files()
         self._base.host.catch_up()
 
     def start(
@@ -294,7 +296,7 @@ class Programs:
             try:
                 work(process)
             finally:
-                self._files.keep()
+                self._keep_files()
         process.host.catch_up()
 
     def end(self) -> None:
