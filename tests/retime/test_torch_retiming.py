@@ -42,7 +42,20 @@ def run(
 def log_on(name: str, machine: str, *settings: str) -> tuple[Machine, OpLog]:
     """Return a changed machine, and the log of the program itself on it."""
     changed = set_keys(load_machine(machine, PROGRAMS[name]), settings)[0]
+    warm_up(name, changed)
     return changed, run(name, changed).op_log
+
+
+def warm_up(name: str, machine: Machine) -> None:
+    """Run a program as often as it takes until libraries do nothing any more that they do once.
+
+    What they do once in a process takes time, too: calls of Python.
+    """
+    if machine.spec.host is not None:
+        ends = [run(name, machine).op_log.end_ps]
+        while len(ends) < 2 or ends[-1] != ends[-2]:
+            assert len(ends) < 6, ends
+            ends.append(run(name, machine).op_log.end_ps)
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +65,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Any:
     @cache
     def keep(name: str, machine: str) -> tuple[OpLog, SavedRun]:
         loaded = load_machine(machine, PROGRAMS[name])
-        if loaded.spec.host is not None:
-            # What libraries do once in a process takes time, too.
-            run(name, loaded)
-            run(name, loaded)
+        warm_up(name, loaded)
         context = run(name, loaded, keeps=True)
         save(context, folder / f"{name}-{machine}")
         return context.op_log, load_run(folder / f"{name}-{machine}")
