@@ -94,6 +94,20 @@ def test_parts_of_bursts_are_read_before_they_are_written() -> None:
     assert added.hbm_bytes == pytest.approx(3 * values.nbytes + 4096 * 8, rel=0.01)
 
 
+def test_one_index_of_no_dims_is_one_element() -> None:
+    table, index = empty(256 * MIB), indices()
+    for func in (aten.gather.default, aten.index_select.default):
+        assert template(func, table, 0, index).hbm_bytes == BURST + 4 + 8
+    written = template(aten.scatter_.value, table, 0, index, 1.0)
+    assert written.hbm_bytes == 2 * BURST + 8
+    assert template(aten.gather.default, empty(), 0, index).hbm_bytes > 0
+
+
+def test_rows_of_sparse_tensors_are_streams() -> None:
+    table, chosen = torch.eye(8).to_sparse(), torch.tensor([1, 2])
+    assert template(aten.index_select.default, table, 0, chosen).hbm_bytes > 0
+
+
 def test_masks_and_nothing_at_all_are_streams() -> None:
     table = empty(1024, 8)
     mask = empty(1024, dtype=torch.bool)

@@ -13,7 +13,7 @@ from kernbench.dtypes import float32, int8
 from kernbench.torch_bridge.base.dtypes import kernel_dtype
 from kernbench.torch_bridge.costs.attention import AttentionCosts, FlashAttentionCosts
 from kernbench.torch_bridge.costs.by_bytes import chain_ps, timing_by_bytes, vector_ps
-from kernbench.torch_bridge.costs.cold_operands import cold_bytes
+from kernbench.torch_bridge.costs.cold_operands import cold_operands
 from kernbench.torch_bridge.costs.convolutions import ConvolutionCosts, is_planar
 from kernbench.torch_bridge.costs.gemm import GemmCosts
 from kernbench.torch_bridge.costs.given_shapes import GivenShapes
@@ -92,7 +92,7 @@ class OperationCosts:
     ) -> OperationTiming:
         """Return the schedules of ``result = func(*args, **kwargs)`` on a SIP."""
         found = self._timing(func, operation, args, kwargs, result, sip_id)
-        return self._given.timing(found, args, cold_bytes(func, args, result))
+        return self._given.timing(found, args, num_bytes(cold_operands(func, args, result)))
 
     def _timing(
         self,

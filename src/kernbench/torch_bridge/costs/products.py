@@ -213,7 +213,8 @@ class OperandLayout:
 
 
 PLAIN = OperandLayout()
-_BATCHED = frozenset({"aten::bmm", "aten::baddbmm"})
+BATCHED = frozenset({"aten::bmm", "aten::baddbmm"})
+"""Products of two matrices each, of which neither has to be a weight."""
 
 
 def flops_of(products: Products) -> int:
@@ -240,7 +241,7 @@ def layout_of(func: Any, args: Any, result: Any) -> OperandLayout:
         for size, step in zip(each.shape, each.stride(), strict=True)
         if size > 1 and step > 1
     ]
-    shared = [name in _BATCHED and _is_shared(each) for each in (a, b)]
+    shared = [name in BATCHED and _is_shared(each) for each in (a, b)]
     return OperandLayout(access_bytes=gcd(16, *steps), a_shared=shared[0], b_shared=shared[1])
 
 

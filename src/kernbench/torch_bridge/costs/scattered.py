@@ -148,6 +148,7 @@ of the indices."""
 _ALONG = frozenset({"gather", "scatter", "scatter_add", "scatter_reduce"})
 """What has an index for each element, along a dim."""
 _BY_LISTS = frozenset({"index", "_unsafe_index", "index_put"})
+_SELECT = frozenset(_ROWS) | _ALONG | _BY_LISTS
 _ADDS = frozenset({"index_add", "scatter_add", "scatter_reduce"})
 _CHANGES = _ADDS | {"scatter", "index_copy", "index_fill", "index_put"}
 
@@ -197,14 +198,14 @@ class Selection:
 def selection_of(name: str, args: Any) -> Selection | None:
     """Return what an operation selects by indices; None if it does not, or by a mask."""
     short = name.removeprefix("aten.").rstrip("_")
+    if short not in _SELECT or not has_steps(args[0]):
+        return None
     if short in _ROWS:
         found = _rows(args, *_ROWS[short])
     elif short in _ALONG:
         found = _along(*args[:3])
-    elif short in _BY_LISTS:
-        found = _by_lists(*args[:2])
     else:
-        return None
+        found = _by_lists(*args[:2])
     if found is None:
         return None
     table = args[0]
@@ -237,7 +238,7 @@ def _along(table: Any, dim: int, indices: Any) -> tuple[int, int, int] | None:
     item = table.element_size()
     chosen = indices.numel() * item
     if dim % table.dim() == table.dim() - 1:
-        return item, chosen, max(indices.numel() // indices.shape[-1], 1)
+        return item, chosen, indices.numel() // math.prod(indices.shape[-1:])
     run = item
     layout = zip(indices.shape, indices.stride(), table.stride(), strict=True)
     for size, step, apart in reversed([*layout][dim % table.dim() + 1 :]):
