@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from kernbench.op_log import Template  # noqa: E402
 from kernbench.torch_bridge.base.operations import describe  # noqa: E402
 from kernbench.torch_bridge.costs import OperationCosts  # noqa: E402
 from kernbench.torch_bridge.processes.float32 import Float32  # noqa: E402
+from tests.torch_bridge.running import simulated  # noqa: E402
 
 aten = torch.ops.aten
 MACHINE = load_machine("h100-sxm", 1)
@@ -76,6 +78,29 @@ def test_neighbors_share_bursts_where_they_lie_side_by_side() -> None:
     assert inside.hbm_bytes == pytest.approx(rows * width * (4 + 4 + 8), rel=0.01)
     one = template(aten.gather.default, table, 1, indices(rows, 1))
     assert one.hbm_bytes == rows * (BURST + 4 + 8)
+
+
+def remarks_of(program: Path) -> list[str]:
+    run = simulated(program, machine="h100-sxm:1", data=False).run
+    lines = [line for ask in run.remarks for line in ask()]
+    return [line for line in lines if "elements that indices choose" in line]
+
+
+@pytest.mark.adr("0213-D3")
+def test_the_report_says_what_is_assumed_of_indices(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    lines = [
+        "import torch",
+        "rows = torch.arange(4096, device='cuda')",
+        "torch.zeros(4096, 64, device='cuda')[rows]",
+    ]
+    program.write_text("\n".join(lines))
+    # Rows of whole bursts lie where they lie.
+    assert not remarks_of(program)
+    lines.append("torch.zeros(1 << 24, device='cuda')[rows.repeat(64)]")
+    program.write_text("\n".join(lines))
+    (said,) = remarks_of(program)
+    assert said.endswith(": aten.index")
 
 
 @pytest.mark.adr("0213-D2")

@@ -39,6 +39,7 @@ from kernbench.torch_bridge.costs.rules import (
 from kernbench.torch_bridge.costs.scattered import (
     SECTOR,
     ScatteredCosts,
+    Selection,
     are_unlike,
     has_steps,
     selection_of,
@@ -80,6 +81,8 @@ class OperationCosts:
         """Whether products of float32 were timed as tf32."""
         self.unknown = Counter[str]()
         """Calls of operations whose arithmetic is not modeled, by name."""
+        self.selecting: set[str] = set()
+        """Operations that were timed as if elements that indices choose lay apart."""
 
     def timing(
         self,
@@ -199,7 +202,10 @@ class OperationCosts:
         if rule.sorts:
             read, written = bytes_of_sort(args, kwargs)
         else:
-            read, written = _moved(rule, operation, args, given, result, sip)
+            selection = selection_of(operation.name, args) if rule.reads is Reads.SELECTED else None
+            if selection is not None and selection.assumes(sip):
+                self.selecting.add(operation.name)
+            read, written = _moved(rule, operation, args, given, result, sip, selection)
         summed = self._norm_weights.columns(operation.name, args)
         if summed:
             read //= 2
@@ -272,7 +278,13 @@ def _spread(rule: CostRule, operation: Operation, args: Any, given: Any, result:
 
 
 def _moved(
-    rule: CostRule, operation: Operation, args: Any, given: Any, result: Any, sip: SipSpec
+    rule: CostRule,
+    operation: Operation,
+    args: Any,
+    given: Any,
+    result: Any,
+    sip: SipSpec,
+    selection: Selection | None,
 ) -> tuple[int, int]:
     """Return the bytes that a stream reads from HBM and writes to it."""
     over = num_bytes([args[each] for each in operation.written if each < len(args)])
@@ -281,7 +293,6 @@ def _moved(
     if rule.reads is Reads.SOURCES:
         read -= over
     elif rule.reads is Reads.SELECTED:
-        selection = selection_of(operation.name, args)
         if selection is None:
             read = _selected_bytes(given, written if not over else 0)
             written = min(written, read)

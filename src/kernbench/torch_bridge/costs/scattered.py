@@ -186,6 +186,11 @@ class Selection:
         again = (asked - different) * (1 - kept_share(self.table_bytes, sip))
         return round(self.parts * (different + again) * burst)
 
+    def assumes(self, sip: SipSpec) -> bool:
+        """Return whether the time depends on how elements lie that indices choose."""
+        is_short = self.run_bytes < sip.cube.hbm_burst_bytes and self.runs > self.parts
+        return is_short and sip.hbm_stream_ps(self.burst_bytes(sip)) > sip.hbm_latency_ps
+
     def moved(self, sip: SipSpec) -> tuple[int, int]:
         """Return the bytes that are read from the table and written to it."""
         size = self.burst_bytes(sip)

@@ -45,6 +45,12 @@ def remarks_of(session: Session) -> list[str]:
     if unknown:
         named = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
         lines.append(f"timed by their bytes alone, as their arithmetic is not modeled: {named}")
+    selecting = sorted(set().union(*(each.costs.selecting for each in pricings)))
+    if selecting:
+        lines.append(
+            "timed as if elements that indices choose lay far apart, a burst of memory each: "
+            f"{', '.join(selecting)}"
+        )
     if session.even_choices:
         lines.append(
             f"assumed: what torch.topk chooses at {', '.join(session.even_choices)} is taken to be "
