@@ -99,8 +99,7 @@ def time_kernel(
         tiles_us = max(total_us / slots + alone_us * (1 - 1 / slots), longest_us)
     cache_us = _cache_us(kernel, sip, constants)
     moved = _from_memory(kernel, sip, reuse)
-    missed = sum(moved) / kernel.hbm_bytes if kernel.hbm_bytes else 1.0
-    hbm_us = missed * kernel.hbm_bytes / _hbm_bytes_per_us(kernel, sip, constants)
+    hbm_us = sum(moved) / _hbm_bytes_per_us(kernel, sip, constants)
     ramp_us = float(constants.ramp_us)
     if ramp_us:
         hbm_us += ramp_us * hbm_us / (hbm_us + ramp_us)
@@ -111,7 +110,7 @@ def time_kernel(
     energy_pj: Mapping[Energy, int] = {}
     power_us = 0.0
     if sip.power is not None:
-        work = _work(kernel, missed)
+        work = _work(kernel, sum(moved))
         core_us = min(max(tiles_us, cache_us) + busy_us - max(tiles_us, cache_us, hbm_us), busy_us)
         taken_ps, core_ps = (round(each * hot * 1e6) for each in (busy_us, core_us))
         pace = pace_of(sip.power, work, taken_ps, core_ps, round(start_us * 1e6))
@@ -146,8 +145,8 @@ def _from_memory(kernel: LibraryKernel, sip: SipSpec, reuse: Reuse | None) -> tu
     return reuse.from_memory(read, written, sip)
 
 
-def _work(kernel: LibraryKernel, missed: float) -> WorkCounts:
-    """Return what all tiles do; HBM moves the share ``missed`` of the kernel's bytes."""
+def _work(kernel: LibraryKernel, hbm_bytes: float) -> WorkCounts:
+    """Return what all tiles do, and the bytes that HBM moves."""
     flops, elements = Counter[str](), Counter[str]()
     for tiles in kernel.tiles:
         trips, trip = tiles.count * tiles.trips, tiles.trip
@@ -159,7 +158,7 @@ def _work(kernel: LibraryKernel, missed: float) -> WorkCounts:
         flops=flops,
         elements=elements,
         port_bytes=kernel.port_bytes,
-        hbm_bytes=missed * kernel.hbm_bytes,
+        hbm_bytes=hbm_bytes,
     )
 
 

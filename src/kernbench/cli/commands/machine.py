@@ -59,10 +59,17 @@ def list_machines() -> int:
     specs = [load_machine(name, 1).spec for name in known_machines()]
     width = max(len(spec.name) for spec in specs)
     for spec in specs:
-        sizes = ", ".join(map(str, spec.sizes))
-        unit = "SIP" if sizes == "1" else "SIPs"
-        print(f"{spec.name:<{width}}  {sizes} {unit}  {spec.description}".rstrip())
+        print(f"{spec.name:<{width}}  {_sips(*spec.sizes)}  {spec.description}".rstrip())
     return 0
+
+
+def _sips(*counts: int) -> str:
+    """Return numbers of SIPs in words.
+
+    >>> _sips(1), _sips(1, 2)
+    ('1 SIP', '1, 2 SIPs')
+    """
+    return f"{', '.join(map(str, counts))} {'SIP' if counts == (1,) else 'SIPs'}"
 
 
 def show_machine(name: str) -> int:
@@ -78,8 +85,7 @@ def show_machine(name: str) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     peaks = peaks_of(machine)
-    unit = "SIP" if machine.num_sips == 1 else "SIPs"
-    print(f"# {machine.name}: {machine.num_sips} {unit}, {len(machine.links)} links; each SIP:")
+    print(f"# {machine.name}: {_sips(machine.num_sips)}, {len(machine.links)} links; each SIP:")
     print(f"#   {format_amount(peaks.flops_per_ns * 1e9, 'FLOP/s')} at most in GEMM")
     print(f"#   {format_amount(peaks.hbm_bytes_per_ns * 1e9, 'B/s')} HBM")
     print(f"#   {machine.sip.hbm_bytes / 2**30:.0f} GiB HBM, {machine.sip.num_pes} PEs")
@@ -111,9 +117,7 @@ def check_machine(name: str) -> int:
         and not isinstance(value, bool)
         and source_of(spec, key) is None
     ]
-    sizes = ", ".join(map(str, spec.sizes))
-    unit = "SIP" if sizes == "1" else "SIPs"
-    print(f"{spec.name}: good at {sizes} {unit}; {len(machine.links)} links at the largest")
+    print(f"{spec.name}: good at {_sips(*spec.sizes)}; {len(machine.links)} links at the largest")
     if unsourced:
         print(f"{len(unsourced)} numbers have no entry in sources: {', '.join(unsourced)}")
     return 0

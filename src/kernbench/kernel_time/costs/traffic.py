@@ -158,31 +158,11 @@ class GroupTraffic:
         return _dma_sites(self.plan)
 
 
-def group_traffic(
-    trace: KernelTrace,
-    group: ProgramGroup,
-    num_pes: int,
-    burst_bytes: int,
-    room: int | None,
-    copies: Mapping[int, int],
-    together: ReadTogether | None = None,
-    tables: Mapping[int, int] = NO_TABLES,
-    blocks_per_pe: int | None = None,
-    *,
-    gathers_stores: bool = False,
-) -> GroupTraffic:
-    """Return what the programs of a group move on ``num_pes`` PEs, in segments.
+class GroupSplit:
+    """The classes, cells and segments of a program group on ``num_pes`` PEs.
 
     Where each PE holds several blocks, what all of them read together is read once.
     """
-    return _GroupSplit(
-        *(trace, group, num_pes, burst_bytes, room, copies, together, tables, blocks_per_pe),
-        gathers_stores=gathers_stores,
-    ).traffic()
-
-
-class _GroupSplit:
-    """The classes, cells and segments of a program group."""
 
     def __init__(
         self,
@@ -192,11 +172,11 @@ class _GroupSplit:
         burst_bytes: int,
         room: int | None,
         copies: Mapping[int, int],
-        together: ReadTogether | None,
-        tables: Mapping[int, int],
-        blocks_per_pe: int | None,
+        together: ReadTogether | None = None,
+        tables: Mapping[int, int] = NO_TABLES,
+        blocks_per_pe: int | None = None,
         *,
-        gathers_stores: bool,
+        gathers_stores: bool = False,
     ) -> None:
         self._group, self._num_slots = group, trace.num_slots
         self.plan = build_program_plan(group.body, trace.num_slots)

@@ -29,9 +29,9 @@ from kernbench.kernel_time.costs.command_costs import CostModel, ProgramCosts
 from kernbench.kernel_time.costs.joint_reads import read_together
 from kernbench.kernel_time.costs.shared_cache import SharedCache
 from kernbench.kernel_time.costs.traffic import (
+    GroupSplit,
     GroupTraffic,
     ProgramKind,
-    group_traffic,
     varies_by_program,
 )
 from kernbench.kernel_time.launch.multiprocessors import BlockTimes
@@ -196,11 +196,11 @@ def _traffic(
         together = read_together(trace, num_pes * (blocks or 1), room)
         burst_bytes, tables = sip.cube.hbm_burst_bytes, dict(conditions.tables)
         found = known[key] = [
-            group_traffic(
+            GroupSplit(
                 *(trace, group, num_pes, burst_bytes, room, dict(copies), together, tables),
                 blocks,
                 gathers_stores=gathers,
-            )
+            ).traffic()
             for group in trace.groups
             if len(group.program_ids)
         ]

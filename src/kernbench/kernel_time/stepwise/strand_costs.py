@@ -31,7 +31,7 @@ from kernbench.hardware import SipSpec, ceil_ps, ps_per_byte
 from kernbench.kernel_time.conditions import Conditions
 from kernbench.kernel_time.costs.command_costs import CostModel, ProgramCosts, Traffic
 from kernbench.kernel_time.costs.shared_cache import SharedCache
-from kernbench.kernel_time.costs.traffic import group_traffic
+from kernbench.kernel_time.costs.traffic import GroupSplit
 from kernbench.kernel_time.launch.waves import pes_in_use
 from kernbench.kernel_time.program.pipeline import SiteTimes
 from kernbench.kernel_time.program.queues import on_port_ps
@@ -135,9 +135,9 @@ class StrandCosts:
         trace = _trace(count, num_slots)
         ids = np.arange(count, dtype=np.int64)
         room = SharedCache(self.sip).room
-        moves = group_traffic(
+        moves = GroupSplit(
             trace, ProgramGroup(ids, commands), count, self.sip.cube.hbm_burst_bytes, room, {}
-        )
+        ).traffic()
         sites = moves.plan.sites
         leaving = [site.index for site in moves.dma_sites() if access_of(site.command).param in far]  # type: ignore[arg-type]
         model = CostModel(moves.plan, self.sip, self._conditions)

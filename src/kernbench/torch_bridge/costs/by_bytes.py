@@ -79,7 +79,8 @@ def _template(
     reuse: Reuse | None,
     queued: bool,
 ) -> Template:
-    port_bytes, port_ps = sum(moved), _port_ps(sum(moved), sip)
+    port_bytes = sum(moved)
+    port_ps = _port_ps(port_bytes, sip)
     read, written = map(round, moved if reuse is None else reuse.from_memory(*moved, sip))
     hbm_bytes = read + written
     hbm_ps = max(sip.hbm_stream_ps(hbm_bytes), sip.hbm_load_ps(read))

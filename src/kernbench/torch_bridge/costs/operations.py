@@ -202,9 +202,7 @@ class OperationCosts:
         if rule.sorts:
             read, written = bytes_of_sort(args, kwargs)
         else:
-            selection = selection_of(operation.name, args) if rule.reads is Reads.SELECTED else None
-            if selection is not None and selection.assumes(sip):
-                self.selecting.add(operation.name)
+            selection = self._selection(rule, operation, args, sip)
             read, written = _moved(rule, operation, args, given, result, sip, selection)
         summed = self._norm_weights.columns(operation.name, args)
         if summed:
@@ -254,6 +252,17 @@ class OperationCosts:
             if summed:
                 found = in_turn(found, self._norm_weights.timing(args[0], summed, sip_id))
             self._by_bytes[key] = found
+        return found
+
+    def _selection(
+        self, rule: CostRule, operation: Operation, args: Any, sip: SipSpec
+    ) -> Selection | None:
+        """Return what an operation selects by indices, and note what its time assumes."""
+        if rule.reads is not Reads.SELECTED:
+            return None
+        found = selection_of(operation.name, args)
+        if found is not None and found.assumes(sip):
+            self.selecting.add(operation.name)
         return found
 
 

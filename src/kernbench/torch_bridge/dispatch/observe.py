@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._ops import HigherOrderOperator
 from torch._prims.rng_prims import run_dtensor_rng_op
 
+from kernbench.library_kernels import AutogradPhase
 from kernbench.torch_bridge.base.direct import KnownCall, execute_first
 from kernbench.torch_bridge.base.modes import Mode
 from kernbench.torch_bridge.base.operation_timing import phase_now
@@ -48,12 +49,10 @@ _is_seen = torch._C._is_torch_function_mode_enabled
 """Returns whether a mode of the program would see functions that are called here."""
 _without_functions = torch._C.DisableTorchFunction
 _dispatch_mode = torch._C._get_dispatch_mode
-_graph_task = torch._C._current_graph_task_id
 _ZERO_WITHOUT_MEMORY = torch.ops.aten._efficientzerotensor.default
 _ZEROS = torch.ops.aten.zeros.default
 _NUMBER = torch.ops.aten.scalar_tensor.default
 """What C++ calls for a number that a program assigns to elements of a tensor."""
-_NO_BACKWARD = -1
 _STRIDED = torch.strided
 DispatchKey = torch._C.DispatchKey
 _OF_ANY_DEVICE = (DispatchKey.CompositeExplicitAutograd, DispatchKey.BackendSelect)
@@ -151,8 +150,8 @@ class Observer(Mode):
             # The kernel runs below autograd; its own operations are observed.
             with self:
                 return kernel.call(KEYSET, args, kwargs)
-        is_quick = isinstance(args[0], Tensor) if operation.is_view else self._is_quick(operation)
-        if kernel is None and is_quick:
+        is_plain = operation.is_plain and self._shapes is None
+        if kernel is None and (isinstance(args[0], Tensor) if operation.is_view else is_plain):
             self._quick[id(func)] = operation
         if operation.is_view:
             return _view_of_sparse(operation, args, kwargs)
@@ -162,9 +161,6 @@ class Observer(Mode):
             with self:
                 return func.decompose(*args, **kwargs)
         return self._observe(func, operation, args, kwargs)
-
-    def _is_quick(self, operation: Operation) -> bool:
-        return operation.is_plain and self._shapes is None
 
     def _is_for(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> bool:
         """Return whether a kernel that the program registered for devices takes a call."""
@@ -256,7 +252,7 @@ class Observer(Mode):
             # C++ passes this for tensors that belong on the operand's device.
             if source is not None:
                 target = source.device
-            elif _graph_task() != _NO_BACKWARD:
+            elif phase_now() is AutogradPhase.BACKWARD:
                 return self._make_in_backward(func, operation, args, kwargs)
         return self._move(func, operation, args, kwargs, source, target)
 

@@ -19,38 +19,7 @@ def remarks_of(session: Session) -> list[str]:
     Ranks with equal needs share a line. Without data a call is counted once for each of its
     shapes.
     """
-    rows: list[tuple[str, str, int]] = []
-    used = session.memories.allocators
-    several = {process for process, count in Counter(each for each, _ in used).items() if count > 1}
-    for (process, sip_id), allocator in used.items():
-        amounts = allocator.amounts
-        peaks = amounts.allocated_bytes.peak_of_run, amounts.reserved_bytes.peak_of_run
-        if peaks[1]:
-            capacity = session.memories.device(sip_id).capacity_bytes
-            needs = f"{shown(peaks[0])} in tensors, {shown(peaks[1])} reserved of {shown(capacity)}"
-            where = f" on {session.devices[sip_id]}" if process in several else ""
-            rows.append((needs, where, process.rank))
-    lines = []
-    for (needs, where), group in groupby(sorted(rows), key=itemgetter(0, 1)):
-        ranks = sorted({rank for *_, rank in group})
-        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}, each"
-        lines.append(f"peak memory of {who}{where}: {needs}")
-    pricings = session.pricings.values()
-    if session.run.has_data and any(each.costs.is_rounded for each in pricings):
-        lines.append(
-            "products of float32 that PyTorch computes in tf32 are timed as tf32; their values "
-            "are those of float32"
-        )
-    unknown = sum((each.costs.unknown for each in pricings), Counter[str]())
-    if unknown:
-        named = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
-        lines.append(f"timed by their bytes alone, as their arithmetic is not modeled: {named}")
-    selecting = sorted(set().union(*(each.costs.selecting for each in pricings)))
-    if selecting:
-        lines.append(
-            "timed as if elements that indices choose lay far apart, a burst of memory each: "
-            f"{', '.join(selecting)}"
-        )
+    lines = [*_of_memory(session), *_of_costs(session)]
     if session.even_choices:
         lines.append(
             f"assumed: what torch.topk chooses at {', '.join(session.even_choices)} is taken to be "
@@ -83,5 +52,46 @@ def remarks_of(session: Session) -> list[str]:
         lines.append(
             f"machine {machine.name} has {machine.num_sips} devices, of which the program sees the "
             f"{devices} that PyTorch can number"
+        )
+    return lines
+
+
+def _of_memory(session: Session) -> list[str]:
+    rows: list[tuple[str, str, int]] = []
+    used = session.memories.allocators
+    several = {process for process, count in Counter(each for each, _ in used).items() if count > 1}
+    for (process, sip_id), allocator in used.items():
+        amounts = allocator.amounts
+        peaks = amounts.allocated_bytes.peak_of_run, amounts.reserved_bytes.peak_of_run
+        if peaks[1]:
+            capacity = session.memories.device(sip_id).capacity_bytes
+            needs = f"{shown(peaks[0])} in tensors, {shown(peaks[1])} reserved of {shown(capacity)}"
+            where = f" on {session.devices[sip_id]}" if process in several else ""
+            rows.append((needs, where, process.rank))
+    lines = []
+    for (needs, where), group in groupby(sorted(rows), key=itemgetter(0, 1)):
+        ranks = sorted({rank for *_, rank in group})
+        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}, each"
+        lines.append(f"peak memory of {who}{where}: {needs}")
+    return lines
+
+
+def _of_costs(session: Session) -> list[str]:
+    lines = []
+    pricings = session.pricings.values()
+    if session.run.has_data and any(each.costs.is_rounded for each in pricings):
+        lines.append(
+            "products of float32 that PyTorch computes in tf32 are timed as tf32; their values "
+            "are those of float32"
+        )
+    unknown = sum((each.costs.unknown for each in pricings), Counter[str]())
+    if unknown:
+        named = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
+        lines.append(f"timed by their bytes alone, as their arithmetic is not modeled: {named}")
+    selecting = sorted(set().union(*(each.costs.selecting for each in pricings)))
+    if selecting:
+        lines.append(
+            "timed as if elements that indices choose lay far apart, a burst of memory each: "
+            f"{', '.join(selecting)}"
         )
     return lines
