@@ -24,6 +24,7 @@ from kernbench.kernel_time.costs.lookup_tables import (
     gathered_params,
 )
 from kernbench.kernel_time.costs.shared_cache import (
+    SHARES,
     SharedCache,
     kept_share,
     nearest_step,
@@ -54,6 +55,7 @@ from kernbench.kernel_time.stepwise.timed_strands import (
 )
 
 __all__ = [
+    "SHARES",
     "CacheContents",
     "CacheSteps",
     "CommandSpan",

@@ -124,6 +124,13 @@ class CostModel:
         self.placements = dict(conditions.placements)
         self.spread = Placement.interleaved(sip)
         self._held = dict(conditions.cached)
+        loaded = {
+            site.command.source.param for site in plan.sites if isinstance(site.command, DmaRead)
+        }
+        self._overwritten = {
+            param: share for param, share in conditions.cached if param not in loaded
+        }
+        """Of what is only stored: the share that is stored again before it reaches HBM."""
         warps, block = sip.pe.warps, conditions.block
         self._block = None if warps is None or block is None else BlockCosts(block, warps, sip)
         self._fixed_ps = [self._engine_ps(site) for site in plan.sites]
@@ -232,10 +239,12 @@ class CostModel:
     def _missed(self, site: CommandSite, sharing: WaveSharing) -> Fraction:
         """Return the share of a program's bytes at a site that HBM moves."""
         missed = Fraction(*sharing.missed[site.index])
+        held = Fraction(0)
         if isinstance(site.command, DmaRead):
-            held = self._held.get(site.command.source.param, Fraction(0))
-            missed = self._cache.missed(missed, held)
-        return missed
+            held = self._held.get(site.command.source.param, held)
+        elif isinstance(site.command, DmaWrite):
+            held = self._overwritten.get(site.command.dest.param, held)
+        return self._cache.missed(missed, held) if held else missed
 
     def _stream_bytes(self, moved: Traffic) -> int | Fraction:
         """Return how much HBM could stream in the time that it takes for a program's bursts."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from kernbench.commands import Assert, Atomic, DmaWrite, KernelTrace, Print, access_of
+from kernbench.commands import Assert, Atomic, DmaWrite, Gemm, KernelTrace, Print, access_of
 from kernbench.errors import NeedsDataError, UsageError, nearest
 from kernbench.kernel_ir import makes_pointers
 from kernbench.kernel_time import Tables, gathered_params, kernel_operands
@@ -63,6 +63,8 @@ class KernelPlan:
             for command in trace.commands()
             if isinstance(command, DmaWrite | Atomic)
         }
+        self.has_products = any(isinstance(command, Gemm) for command in trace.commands())
+        """Whether matrix engines work for it."""
         self.speaks = any(isinstance(command, Print | Assert) for command in trace.commands())
         """Whether it prints or asserts, so that it is executed even if its data is never read."""
         # A store through an address made from an integer may go anywhere.

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
-from kernbench.library_kernels import AutogradPhase, Reuse
+from kernbench.kernel_time import SHARES
+from kernbench.library_kernels import AutogradPhase, Reuse, kept_share
 from kernbench.op_log import Template
+
+if TYPE_CHECKING:
+    from kernbench.hardware import SipSpec
+    from kernbench.runtime_api import KernelPlan
 
 _graph_task = torch._C._current_graph_task_id
 _is_grad_enabled = torch.is_grad_enabled
@@ -19,6 +25,26 @@ def phase_now() -> AutogradPhase:
     if _graph_task() != _NO_BACKWARD:
         return AutogradPhase.BACKWARD
     return AutogradPhase.RECORDED if _is_grad_enabled() else AutogradPhase.UNRECORDED
+
+
+def held_steps(reuse: Reuse | None, plan: KernelPlan, sip: SipSpec) -> tuple[int, ...]:
+    """Return what the cache holds of each operand of a Triton kernel, in steps (``SHARES``).
+
+    Empty where it holds nothing. Operands of matrix products are taken for weights.
+    """
+    if reuse is None or plan.has_products:
+        return ()
+    loaded = sum(each.size for each in plan.operands if each.is_loaded)
+    stored = sum(each.size for each in plan.operands if not each.is_loaded)
+    share = kept_share(loaded + stored, sip)
+    if reuse.phase is AutogradPhase.BACKWARD:
+        share *= min(1.0, stored / max(loaded, 1))
+    steps = int((len(SHARES) - 1) * share)
+    stored_again = reuse.phase is not AutogradPhase.RECORDED
+    found = tuple(
+        [steps * (each.is_known and (each.is_loaded or stored_again)) for each in plan.operands]
+    )
+    return found if any(found) else ()
 
 
 class OperationTiming:

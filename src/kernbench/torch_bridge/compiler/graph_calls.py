@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
+from kernbench.library_kernels import AutogradPhase
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.compiling import COMPILING, Views
@@ -180,6 +181,14 @@ def _of_node(apply: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _phase_of(graph: Any) -> AutogradPhase:
+    """Return what a graph is for: a forward without a backward, one with it, or the backward."""
+    if graph.fx_kwargs.get("is_backward"):
+        return AutogradPhase.BACKWARD
+    is_inference = graph.fx_kwargs.get("is_inference")
+    return AutogradPhase.UNRECORDED if is_inference else AutogradPhase.RECORDED
+
+
 def _in_graph(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def call(self: Any, inputs: Any) -> Any:
@@ -187,11 +196,12 @@ def _in_graph(original: Callable[..., Any]) -> Callable[..., Any]:
         if process is None or COMPILING.depth:
             return original(self, inputs)
         host = process.host
-        before, host.in_graph = host.in_graph, True
+        before = host.in_graph, host.graph_phase
+        host.in_graph, host.graph_phase = True, _phase_of(self)
         try:
             made = original(self, inputs)
         finally:
-            host.in_graph = before
+            host.in_graph, host.graph_phase = before
         host.owe_wrapper(len(made) if isinstance(made, (list, tuple)) else 1)
         return made
 

@@ -22,7 +22,7 @@ from kernbench.runtime_api import (
     tables_of,
 )
 from kernbench.sanitizer import Launched
-from kernbench.torch_bridge.base.operation_timing import OperationTiming
+from kernbench.torch_bridge.base.operation_timing import OperationTiming, held_steps
 from kernbench.torch_bridge.dispatch.even_choices import tell
 from kernbench.torch_bridge.dispatch.known_launches import (
     LiveLaunches,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from kernbench.interleaved import Executed
     from kernbench.kernel_time import Tables
+    from kernbench.library_kernels import Reuse
     from kernbench.memory import Buffer
     from kernbench.op_log import Template
     from kernbench.runtime_api import Grid, KernelEngine, KernelPlan, RankState, Run
@@ -96,7 +97,7 @@ class TorchLauncher(KernelLauncher):
                 )
         if not process.is_replaying:
             process.host.owe_triton(len(args))
-            process.host.launch(entry.name, timing, state.sip_id)
+            process.host.launch(entry.name, timing.in_phase(process.host.phase()), state.sip_id)
 
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         """Return the modeled time of all that ``fn`` launches, PyTorch's operations included."""
@@ -136,16 +137,25 @@ class TorchLauncher(KernelLauncher):
             self.settle(plan, sip_id, tables)
             name = plan.kernel.name
 
-            def make(queued: bool) -> Template:
-                return self.template(
-                    plan, (), sip_id, name, PLAIN_LAUNCH, queued=queued, tables=tables
-                )
+            def timing(reuse: Reuse | None) -> OperationTiming:
+                held = held_steps(reuse, plan, self.run.machine.sip_at(sip_id))
 
-            found = plan.timings[key] = OperationTiming(make)
+                def make(queued: bool) -> Template:
+                    return self.template(
+                        plan, (), sip_id, name, PLAIN_LAUNCH, held, queued=queued, tables=tables
+                    )
+
+                made = OperationTiming(make, timing)
+                if keeper is not None:
+                    described = describe_launch(keeper, plan, (), name, None, tables)
+                    described |= {"kind": "kernel operation", "sip": sip_id}
+                    if reuse is not None:
+                        described["phase"] = int(reuse.phase)
+                    keeper.comes_from(made, described)
+                return made
+
             keeper = self.run.keeper
-            if keeper is not None:
-                described = describe_launch(keeper, plan, (), name, None, tables)
-                keeper.comes_from(found, {**described, "kind": "kernel operation", "sip": sip_id})
+            found = plan.timings[key] = timing(None)
         return found
 
     def _run_live(self, plan: LivePlan, params: list[Any], state: RankState) -> OperationTiming:

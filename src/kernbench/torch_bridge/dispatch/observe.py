@@ -14,7 +14,6 @@ from torch._prims.rng_prims import run_dtensor_rng_op
 from kernbench.library_kernels import AutogradPhase
 from kernbench.torch_bridge.base.direct import KnownCall, execute_first
 from kernbench.torch_bridge.base.modes import Mode
-from kernbench.torch_bridge.base.operation_timing import phase_now
 from kernbench.torch_bridge.base.operations import PLAIN, Operation, describe, holds_memory
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs import check_operands, num_bytes
@@ -124,7 +123,7 @@ class Observer(Mode):
                 _settle_all(result, self._devices[sip_id], operation.name)
         if self._owe is not None:
             self._owe(operation, args)
-        phase = phase_now()
+        phase = self._host.phase()
         timing = known.timing.by_phase[phase] or known.timing.in_phase(phase)
         self._host.launch(operation.name, timing, sip_id)
         return result
@@ -193,7 +192,7 @@ class Observer(Mode):
             self._known[key] = KnownCall(timing, call)
         if self._owe is not None:
             self._owe(operation, args)
-        self._host.launch(name, timing.in_phase(phase_now()), sip_id)
+        self._host.launch(name, timing.in_phase(self._host.phase()), sip_id)
         return result
 
     def _observe(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -359,7 +358,7 @@ class Observer(Mode):
             timing = self._costs.timing(func, operation, args, kwargs, result, sip_id)
             if known is not None:
                 known.timings[sip_id] = timing
-        self._host.launch(operation.name, timing.in_phase(phase_now()), sip_id)
+        self._host.launch(operation.name, timing.in_phase(self._host.phase()), sip_id)
 
     def _copy(self, kind: Any, sip_id: int, size_bytes: int) -> Any:
         template = self._process.session.run.transfers.build(kind, sip_id, size_bytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kernbench.clock import Handle
+from kernbench.library_kernels import AutogradPhase, Reuse
 from kernbench.op_log import Template
 from kernbench.runtime_api import (
     PLAIN_LAUNCH,
@@ -16,7 +17,7 @@ from kernbench.runtime_api import (
     WaitFor,
     launch_of,
 )
-from kernbench.torch_bridge.base.operation_timing import OperationTiming
+from kernbench.torch_bridge.base.operation_timing import OperationTiming, held_steps
 from kernbench.torch_bridge.costs import OperationCosts, timing_of_call
 from kernbench.torch_bridge.kept.played_hosts import Debts
 from kernbench.torch_bridge.processes.bursts import put_in_a_row
@@ -131,9 +132,11 @@ class TorchPlayer(Player):
         plan.kernel.binary.check_room(launcher)
         launcher.engine.check(plan.trace, sip_id)
         launcher.settle(plan, sip_id, tables)
+        reuse = Reuse(AutogradPhase(given["phase"])) if "phase" in given else None
+        held = held_steps(reuse, plan, self.run.machine.sip_at(sip_id))
         return OperationTiming(
             lambda queued: launcher.template(
-                plan, policies, sip_id, name, PLAIN_LAUNCH, queued=queued, tables=tables
+                plan, policies, sip_id, name, PLAIN_LAUNCH, held, queued=queued, tables=tables
             )
         )
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from kernbench.torch_bridge.base.operation_timing import phase_now
 from kernbench.torch_bridge.processes.bursts import Burst
 from kernbench.torch_bridge.processes.commands import HostCopy
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from kernbench.clock import Handle, Stream, StreamCommand
+    from kernbench.library_kernels import AutogradPhase
     from kernbench.op_log import Template
     from kernbench.runtime_api import Run
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
@@ -70,6 +72,8 @@ class Host:
         self._worked_ps = 0
         self.in_graph = False
         """Whether a compiled graph runs."""
+        self.graph_phase: AutogradPhase | None = None
+        """What that graph was compiled for; None outside of graphs."""
         self.tries: Callable[[Template], None] | None = None
         """Takes what is launched while something is tried (:meth:`trying`)."""
         self.launches_as: Literal["launch", "capture"] = "launch"
@@ -124,6 +128,10 @@ class Host:
 
     def owe_graph_call(self, num_guards: int, inputs: Sequence[object]) -> None:
         """Owe the entry to a compiled graph: guards, and the wrappers of autograd."""
+
+    def phase(self) -> AutogradPhase:
+        """Return the phase of the program that runs."""
+        return phase_now() if self.graph_phase is None else self.graph_phase
 
     def owe_graph_node(self) -> None:
         """Owe the backward node of a compiled graph."""
