@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,11 +12,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kernbench.hardware import load_machine  # noqa: E402
-from kernbench.library_kernels import AutogradPhase  # noqa: E402
+from kernbench.kernel_time import KernelOperand  # noqa: E402
+from kernbench.library_kernels import AutogradPhase, Reuse  # noqa: E402
 from kernbench.op_log import Limit, Template  # noqa: E402
+from kernbench.torch_bridge.base.operation_timing import held_steps  # noqa: E402
 from kernbench.torch_bridge.base.operations import describe  # noqa: E402
 from kernbench.torch_bridge.costs import OperationCosts  # noqa: E402
 from kernbench.torch_bridge.processes.float32 import Float32  # noqa: E402
+from tests.torch_bridge.compiler.test_compiler import run_compiled  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 aten = torch.ops.aten
@@ -92,13 +98,85 @@ def test_products_of_activations_find_both_operands() -> None:
     assert found.hbm_bytes == 0
 
 
+SIZE = 7 * MIB
+HBM_MS = 2 * SIZE / float(MACHINE.sip.cube.hbm_bandwidth_gbps) / 1e6
+"""How long HBM moves one tensor of ``SIZE`` elements."""
+
+
+def times(printed: str) -> list[float]:
+    """Return what a program printed of one operation: recorded, in a backward, unrecorded."""
+    found = next(line for line in printed.splitlines() if line.startswith("times"))
+    return [float(each) for each in found.split()[1:]]
+
+
 @pytest.mark.adr("0208-D1")
 def test_a_program_is_asked_for_its_phase(capfd: pytest.CaptureFixture[str]) -> None:
-    size = 7 * MIB
-    simulated("phases.py", size, machine="rtx-4090:1", data=False)
-    recorded, backward, unrecorded = map(float, capfd.readouterr().out.split()[1:4])
+    simulated("phases.py", SIZE, "pytorch", machine="rtx-4090:1", data=False)
+    recorded, backward, unrecorded = times(capfd.readouterr().out)
     # From memory: what is written, what the forward kept, and nothing.
-    hbm_ms = 2 * size / float(MACHINE.sip.cube.hbm_bandwidth_gbps) / 1e6
-    assert recorded == pytest.approx(hbm_ms, rel=0.2)
-    assert backward == pytest.approx(hbm_ms, rel=0.2)
-    assert unrecorded < 0.7 * hbm_ms
+    assert recorded == pytest.approx(HBM_MS, rel=0.2)
+    assert backward == pytest.approx(HBM_MS, rel=0.2)
+    assert unrecorded < 0.7 * HBM_MS
+
+
+@pytest.mark.adr("0208-D4")
+def test_triton_kernels_take_what_operations_take(capfd: pytest.CaptureFixture[str]) -> None:
+    simulated("phases.py", SIZE, "pytorch", "triton", machine="rtx-4090:1", data=False)
+    lines = capfd.readouterr().out.splitlines()
+    by_pytorch, by_triton = times(lines[0]), times(lines[1])
+    # Autograd records nothing inside the forward of a function that a program defines.
+    assert by_triton[0] == by_triton[2]
+    assert by_triton[1:] == pytest.approx(by_pytorch[1:], rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.adr("0208-D4")
+def test_compiled_graphs_have_a_phase(tmp_path: Path) -> None:
+    done = run_compiled(
+        tmp_path, "phases.py", "--no-data", machine="rtx-4090", args=[f"{SIZE}", "compiled"]
+    )
+    assert done.returncode == 0, done.stderr
+    recorded, backward, unrecorded = times(done.stdout)
+    # From memory: the result, and a byte of each element for the backward; then the third of the
+    # three bytes read that is more than the two written; and nothing.
+    assert recorded == pytest.approx(1.5 * HBM_MS, rel=0.2)
+    assert backward == pytest.approx(0.5 * HBM_MS, rel=0.35)
+    assert unrecorded < 0.5 * HBM_MS
+
+
+@pytest.mark.adr("0208-D4")
+def test_operands_of_products_are_taken_for_weights(capfd: pytest.CaptureFixture[str]) -> None:
+    simulated("triton_product.py", machine="rtx-4090:1", data=False)
+    recorded, unrecorded = times(capfd.readouterr().out)
+    assert recorded == unrecorded
+
+
+@pytest.mark.adr("0208-D4")
+@pytest.mark.parametrize(
+    ("phase", "loaded_share", "stored_share", "found"),
+    [
+        (AutogradPhase.UNRECORDED, 0.5, 0.5, (16, 16)),
+        (AutogradPhase.UNRECORDED, 0.75, 0.75, (8, 8)),
+        (AutogradPhase.UNRECORDED, 1.5, 1.0, ()),
+        (AutogradPhase.RECORDED, 0.5, 0.5, (16, 0)),
+        (AutogradPhase.BACKWARD, 0.5, 0.25, (8, 16)),
+        (AutogradPhase.BACKWARD, 0.25, 0.5, (16, 16)),
+    ],
+)
+def test_what_triton_kernels_find(
+    phase: AutogradPhase, loaded_share: float, stored_share: float, found: tuple[int, ...]
+) -> None:
+    cache = MACHINE.sip.cache
+    assert cache is not None
+    shares = loaded_share, stored_share
+    operands = [
+        KernelOperand(param, 0, size, size, is_loaded=param == 0, is_known=True)
+        for param, size in enumerate(int(share * cache.held_bytes) for share in shares)
+    ]
+    plan: Any = SimpleNamespace(has_products=False, operands=operands)
+    assert held_steps(Reuse(phase), plan, MACHINE.sip) == found
+    unknown: Any = SimpleNamespace(
+        has_products=False, operands=[replace(each, is_known=False) for each in operands]
+    )
+    assert held_steps(Reuse(phase), unknown, MACHINE.sip) == ()
+    assert held_steps(None, plan, MACHINE.sip) == ()

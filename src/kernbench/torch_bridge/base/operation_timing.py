@@ -36,13 +36,18 @@ def held_steps(reuse: Reuse | None, plan: KernelPlan, sip: SipSpec) -> tuple[int
         return ()
     loaded = sum(each.size for each in plan.operands if each.is_loaded)
     stored = sum(each.size for each in plan.operands if not each.is_loaded)
-    share = kept_share(loaded + stored, sip)
+    kept = (len(SHARES) - 1) * kept_share(loaded + stored, sip)
+    found_of_loaded, found_of_stored = int(kept), int(kept)
     if reuse.phase is AutogradPhase.BACKWARD:
-        share *= min(1.0, stored / max(loaded, 1))
-    steps = int((len(SHARES) - 1) * share)
-    stored_again = reuse.phase is not AutogradPhase.RECORDED
+        # As much as is written: the gradient that the launch before has made.
+        found_of_loaded = int(kept * min(1.0, stored / max(loaded, 1)))
+    elif reuse.phase is AutogradPhase.RECORDED:
+        found_of_stored = 0
     found = tuple(
-        [steps * (each.is_known and (each.is_loaded or stored_again)) for each in plan.operands]
+        [
+            each.is_known * (found_of_loaded if each.is_loaded else found_of_stored)
+            for each in plan.operands
+        ]
     )
     return found if any(found) else ()
 
