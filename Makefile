@@ -57,7 +57,7 @@ validate: $(VENV)/run.stamp ## score the model on measured rows: make validate D
 	$(BIN)/kernbench validate $(DATA) --page docs/validation.md
 
 programs: $(VENV)/torch.stamp ## fetch programs whose rows validate answers into build/programs: [ARGS="--from CLONES"]
-	$(PIP) install --quiet --constraint constraints/locked.txt transformers==5.23.0 timm==1.0.31 torchvision sentencepiece tiktoken pybind11 torchdata==0.11.0 "datasets<4.8" tyro tensorboard
+	$(PIP) install --quiet --constraint constraints/locked.txt transformers==5.23.0 timm==1.0.31 torchvision sentencepiece tiktoken pybind11 torchdata==0.11.0 "datasets>=4.8" tyro tensorboard
 	$(BIN)/python -m kernbench.accuracy.programs.sources build/programs $(ARGS)
 
 test-triton-versions: ## run the plug-in's tests on every supported Triton release: ARGS="3.8 3.7"
@@ -110,7 +110,7 @@ test-serving: $(VENV)/torch.stamp ## serve a small model with nano-vllm, and com
 
 test-titan: $(VENV)/torch.stamp ## train torchtitan's small models, sharded in five ways: TITAN=clone at v0.2.2
 	@test -d "$(TITAN)" || { echo "set TITAN to a checkout of torchtitan at v0.2.2"; exit 2; }
-	$(PIP) install --quiet --constraint constraints/locked.txt torchdata==0.11.0 "datasets<4.8" tokenizers tyro tensorboard wandb einops pillow safetensors
+	$(PIP) install --quiet --constraint constraints/locked.txt torchdata==0.11.0 "datasets>=4.8" tokenizers tyro tensorboard wandb einops pillow safetensors
 	$(BIN)/python tools/titan_runs.py $(TITAN) $(ARGS)
 
 test-field: $(VENV)/torch.stamp ## run programs and mistakes of kernbench's users: ARGS="libraries pinned" for some

@@ -12,6 +12,10 @@ DIFFERENTIATING = (
 """The default dispatch keys of C++ in a thread, which a replay of a graph changes, and a kernel
 that is below autograd."""
 
+graph_task = torch._C._current_graph_task_id
+"""Returns the number of the backward that this thread works for, or ``NO_BACKWARD``."""
+NO_BACKWARD = -1
+
 
 class Mode(TorchDispatchMode):
     """A dispatch mode that PyTorch's compiler never looks at."""

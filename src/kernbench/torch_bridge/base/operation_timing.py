@@ -10,19 +10,18 @@ import torch
 from kernbench.kernel_time import SHARES
 from kernbench.library_kernels import AutogradPhase, Reuse, kept_share
 from kernbench.op_log import Template
+from kernbench.torch_bridge.base.modes import NO_BACKWARD, graph_task
 
 if TYPE_CHECKING:
     from kernbench.hardware import SipSpec
     from kernbench.runtime_api import KernelPlan
 
-_graph_task = torch._C._current_graph_task_id
 _is_grad_enabled = torch.is_grad_enabled
-_NO_BACKWARD = -1
 
 
 def phase_now() -> AutogradPhase:
     """Return the phase of the program that runs in this thread."""
-    if _graph_task() != _NO_BACKWARD:
+    if graph_task() != NO_BACKWARD:
         return AutogradPhase.BACKWARD
     return AutogradPhase.RECORDED if _is_grad_enabled() else AutogradPhase.UNRECORDED
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import Tensor
 
+from kernbench.torch_bridge.base.modes import NO_BACKWARD, graph_task
 from kernbench.torch_bridge.base.refusals import CaptureError
 from kernbench.torch_bridge.device.rng import device_generator, known_generator, state_for
 from kernbench.torch_bridge.dispatch.operands import leaves, written_tensors
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.processes.process import Process
 
 _NEEDS_DATA = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
-_NO_BACKWARD = -1
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
 _CLONING = frozenset(
     f"_c10d_functional::{name}" for name in ("all_reduce", "all_reduce_coalesced", "broadcast")
@@ -303,7 +303,7 @@ class Capture:
             operation.name.startswith("aten.index")
             and any(each.dim() and not _is_of_device(each) for each in tensors)
             # In a backward pass C++ makes indices itself.
-            and torch._C._current_graph_task_id() == _NO_BACKWARD
+            and graph_task() == NO_BACKWARD
         ):
             self.refuse(f"{operation.name} with a host tensor", "move it before the capture")
 

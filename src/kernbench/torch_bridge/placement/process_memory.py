@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kernbench.clock import owner_of
 from kernbench.memory import NEVER, AllocationLog, LiveAllocation, Phase
+from kernbench.torch_bridge.base.modes import NO_BACKWARD, graph_task
 from kernbench.torch_bridge.placement.call_stacks import CallStack, CallStacks
 from kernbench.torch_bridge.placement.roles import ModuleName, Roles
 from kernbench.torch_bridge.processes.process import HERE
@@ -22,10 +23,8 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.placement.memory_history import History
     from kernbench.torch_bridge.processes.process import Process
 
-_graph_task = torch._C._current_graph_task_id
 _node: Any = torch._C._current_autograd_node
 _sequence: Any = torch.autograd._get_sequence_nr
-_NO_BACKWARD = -1
 _NEVER_MADE = 2**64 - 1
 """In place of the number of a node that no operation has made, as of one that adds gradients up."""
 _MOST_MARKS = 1 << 17
@@ -182,8 +181,8 @@ class ProcessMemory:
             self._enter(stack)
 
     def _pass_at(self, stack: CallStack) -> Pass:
-        task = _graph_task()
-        if task != _NO_BACKWARD:
+        task = graph_task()
+        if task != NO_BACKWARD:
             return "backward", task
         if stack.step is not None:
             return "step", id(stack.step)
@@ -215,7 +214,7 @@ class ProcessMemory:
 
     def _place_of(self, stack: CallStack) -> Place:
         """Return the module and the line of an allocation; of a gradient, those of its forward."""
-        is_forward = _graph_task() == _NO_BACKWARD
+        is_forward = graph_task() == NO_BACKWARD
         if stack.inner is not None or is_forward:
             name = self._roles.name_of(owner_of(stack.inner), owner_of(stack.outer))
             place = name, stack.file, stack.line

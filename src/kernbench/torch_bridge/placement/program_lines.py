@@ -10,6 +10,7 @@ import torch
 from torch.autograd.graph import _engine_run_backward
 
 from kernbench.clock import is_of_program
+from kernbench.torch_bridge.base.modes import NO_BACKWARD, graph_task
 from kernbench.torch_bridge.processes.python_calls import FRAMES_OF_FUNCTION, IN_THREAD
 
 if TYPE_CHECKING:
@@ -17,12 +18,10 @@ if TYPE_CHECKING:
 
     from kernbench.runtime_api import LineRecorder, Run
 
-_graph_task = torch._C._current_graph_task_id
 _is_grad_enabled = torch.is_grad_enabled
 _node: Any = torch._C._current_autograd_node
 _next_sequence: Any = torch.autograd._get_sequence_nr
 _ENGINE = _engine_run_backward.__code__
-_NO_BACKWARD = -1
 _NEVER_MADE = 2**64 - 1
 """In place of the number of a node that no operation has made, as of those that add gradients up"""
 _NOWHERE = 0
@@ -92,7 +91,7 @@ class TorchLines:
     def find(self, frame: FrameType | None) -> int:
         """Return the number of the line of the program that runs, from a frame on."""
         kinds = self._kinds
-        is_backward = _graph_task() != _NO_BACKWARD
+        is_backward = graph_task() != NO_BACKWARD
         while frame is not None:
             code = frame.f_code
             known = kinds.get(id(code))

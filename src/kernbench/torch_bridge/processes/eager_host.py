@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernbench.torch_bridge.base.host_parts import HostPart
 from kernbench.torch_bridge.base.host_times import HostTimes
+from kernbench.torch_bridge.base.modes import NO_BACKWARD, graph_task
 from kernbench.torch_bridge.processes.host import (
     Disturbed,
     DisturbedHost,
@@ -26,9 +27,7 @@ if TYPE_CHECKING:
     from kernbench.runtime_api import Run
     from kernbench.torch_bridge.base.operations import Operation
 
-_graph_task = torch._C._current_graph_task_id
 _is_grad_enabled = torch.is_grad_enabled
-_NO_BACKWARD = -1
 _VIEW, _FOREACH = HostPart.VIEW, HostPart.FOREACH
 
 
@@ -66,7 +65,7 @@ class EagerHost(Host):
         calls = self.calls
         if self.in_graph:
             of_parts = times.in_graph
-        elif _graph_task() != _NO_BACKWARD:
+        elif graph_task() != NO_BACKWARD:
             of_parts = times.in_backward
         elif calls.is_in_cxx:
             records = _is_grad_enabled() and _requires_grad(args)
