@@ -28,6 +28,8 @@ class Reuse(NamedTuple):
     phase: AutogradPhase
     cold_bytes: int = 0
     """Of what is read: a weight, or what the forward has kept."""
+    cold_params: tuple[int, ...] | None = None
+    """Of a Triton kernel: the parameters that are cold; None where that is not known."""
 
     def from_memory(
         self, read_bytes: float, written_bytes: float, sip: SipSpec

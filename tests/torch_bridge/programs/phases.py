@@ -66,8 +66,25 @@ def phases(relu):
 
 
 x = torch.empty(SIZE, dtype=torch.float16, device="cuda", requires_grad=True)
-KINDS_OF_RELU = {"pytorch": torch.relu, "triton": Relu.apply}
+
+
+class Weighted(torch.nn.Module):
+    """Its weight is as large as what it is multiplied with."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty_like(x))
+
+    def forward(self, y):
+        return (self.weight * y).relu()
+
+
 for kind in sys.argv[2:]:
-    relu = torch.compile(torch.relu) if kind == "compiled" else KINDS_OF_RELU[kind]
+    if kind == "compiled":
+        relu = torch.compile(torch.relu)
+    elif kind == "weighted":
+        relu = torch.compile(Weighted())
+    else:
+        relu = Relu.apply if kind == "triton" else torch.relu
     phases(relu)  # compiles
     print("times", *phases(relu))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -26,25 +26,41 @@ def phase_now() -> AutogradPhase:
     return AutogradPhase.RECORDED if _is_grad_enabled() else AutogradPhase.UNRECORDED
 
 
+class GraphRun(NamedTuple):
+    """A compiled graph that runs."""
+
+    phase: AutogradPhase
+    """What it was compiled for."""
+    cold: frozenset[int]
+    """Of what it is given, the storages that no operation has just made: weights, and in a backward
+    what the forward has kept. By ``_cdata``."""
+
+
 def held_steps(reuse: Reuse | None, plan: KernelPlan, sip: SipSpec) -> tuple[int, ...]:
     """Return what the cache holds of each operand of a Triton kernel, in steps (``SHARES``).
 
-    Empty where it holds nothing. Operands of matrix products are taken for weights.
+    Empty where it holds nothing. Where nobody knows what is cold, all operands of matrix products
+    are, as they may be weights, and of a backward what is more than its results.
     """
-    if reuse is None or plan.has_products:
+    if reuse is None or (reuse.cold_params is None and plan.has_products):
         return ()
     loaded = sum(each.size for each in plan.operands if each.is_loaded)
     stored = sum(each.size for each in plan.operands if not each.is_loaded)
     kept = (len(SHARES) - 1) * kept_share(loaded + stored, sip)
     found_of_loaded, found_of_stored = int(kept), int(kept)
-    if reuse.phase is AutogradPhase.BACKWARD:
+    if reuse.phase is AutogradPhase.BACKWARD and reuse.cold_params is None:
         # As much as is written: the gradient that the launch before has made.
         found_of_loaded = int(kept * min(1.0, stored / max(loaded, 1)))
     elif reuse.phase is AutogradPhase.RECORDED:
         found_of_stored = 0
+    cold = reuse.cold_params or ()
     found = tuple(
         [
-            each.is_known * (found_of_loaded if each.is_loaded else found_of_stored)
+            0
+            if not each.is_known or each.param in cold
+            else found_of_loaded
+            if each.is_loaded
+            else found_of_stored
             for each in plan.operands
         ]
     )

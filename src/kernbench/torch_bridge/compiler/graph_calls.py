@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
+from torch import Tensor
+
 from kernbench.library_kernels import AutogradPhase
+from kernbench.torch_bridge.base.operation_timing import GraphRun
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.compiling import COMPILING, Views
@@ -181,12 +184,21 @@ def _of_node(apply: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _phase_of(graph: Any) -> AutogradPhase:
-    """Return what a graph is for: a forward without a backward, one with it, or the backward."""
-    if graph.fx_kwargs.get("is_backward"):
-        return AutogradPhase.BACKWARD
-    is_inference = graph.fx_kwargs.get("is_inference")
-    return AutogradPhase.UNRECORDED if is_inference else AutogradPhase.RECORDED
+def _run_of(graph: Any, inputs: Any) -> GraphRun:
+    """Return what a graph is for, and which of its inputs PyTorch's compiler calls static.
+
+    Those are parameters and buffers, and in a backward what the forward has kept.
+    """
+    given = graph.fx_kwargs
+    if given.get("is_backward"):
+        phase = AutogradPhase.BACKWARD
+    elif given.get("is_inference"):
+        phase = AutogradPhase.UNRECORDED
+    else:
+        phase = AutogradPhase.RECORDED
+    static = [inputs[index] for index in given.get("static_input_idxs") or ()]
+    cold = [each.untyped_storage()._cdata for each in static if isinstance(each, Tensor)]
+    return GraphRun(phase, frozenset(cold))
 
 
 def _in_graph(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -196,12 +208,11 @@ def _in_graph(original: Callable[..., Any]) -> Callable[..., Any]:
         if process is None or COMPILING.depth:
             return original(self, inputs)
         host = process.host
-        before = host.in_graph, host.graph_phase
-        host.in_graph, host.graph_phase = True, _phase_of(self)
+        before, host.graph = host.graph, _run_of(self, inputs)
         try:
             made = original(self, inputs)
         finally:
-            host.in_graph, host.graph_phase = before
+            host.graph = before
         host.owe_wrapper(len(made) if isinstance(made, (list, tuple)) else 1)
         return made
 

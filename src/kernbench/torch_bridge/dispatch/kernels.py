@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kernbench.errors import BadPointerError, UsageError
 from kernbench.kernel_time import gathered_params
+from kernbench.library_kernels import Reuse
 from kernbench.replay import PointerArg
 from kernbench.runtime_api import (
     PLAIN_LAUNCH,
@@ -22,7 +23,7 @@ from kernbench.runtime_api import (
     tables_of,
 )
 from kernbench.sanitizer import Launched
-from kernbench.torch_bridge.base.operation_timing import OperationTiming, held_steps
+from kernbench.torch_bridge.base.operation_timing import OperationTiming, held_steps, phase_now
 from kernbench.torch_bridge.dispatch.even_choices import tell
 from kernbench.torch_bridge.dispatch.known_launches import (
     LiveLaunches,
@@ -40,10 +41,10 @@ if TYPE_CHECKING:
 
     from kernbench.interleaved import Executed
     from kernbench.kernel_time import Tables
-    from kernbench.library_kernels import Reuse
     from kernbench.memory import Buffer
     from kernbench.op_log import Template
     from kernbench.runtime_api import Grid, KernelEngine, KernelPlan, RankState, Run
+    from kernbench.torch_bridge.base.operation_timing import GraphRun
     from kernbench.triton_backend import KernelBinary
 
 
@@ -97,7 +98,8 @@ class TorchLauncher(KernelLauncher):
                 )
         if not process.is_replaying:
             process.host.owe_triton(len(args))
-            process.host.launch(entry.name, timing.in_phase(process.host.phase()), state.sip_id)
+            found = _in_program(timing, plan, args, process.host.graph)
+            process.host.launch(entry.name, found, state.sip_id)
 
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         """Return the modeled time of all that ``fn`` launches, PyTorch's operations included."""
@@ -150,7 +152,7 @@ class TorchLauncher(KernelLauncher):
                     described = describe_launch(keeper, plan, (), name, None, tables)
                     described |= {"kind": "kernel operation", "sip": sip_id}
                     if reuse is not None:
-                        described["phase"] = int(reuse.phase)
+                        described |= {"phase": int(reuse.phase), "cold": reuse.cold_params}
                     keeper.comes_from(made, described)
                 return made
 
@@ -241,6 +243,20 @@ class TorchLauncher(KernelLauncher):
                 count_writes(tensor, residence, found.buffer)
             params[index] = PointerArg(found.buffer, start)
         return params
+
+
+def _in_program(
+    timing: OperationTiming, plan: KernelPlan | LivePlan, args: Any, graph: GraphRun | None
+) -> OperationTiming:
+    """Return the timing of a launch with what it finds in the cache."""
+    if graph is None:
+        return timing.in_phase(phase_now())
+    cold = [
+        index
+        for index, *_ in plan.pointers
+        if isinstance(args[index], Tensor) and args[index].untyped_storage()._cdata in graph.cold
+    ]
+    return timing.with_reuse(Reuse(graph.phase, cold_params=tuple(cold)))
 
 
 def _name(plan: KernelPlan | LivePlan, index: int) -> str:

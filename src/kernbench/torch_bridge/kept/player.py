@@ -132,7 +132,7 @@ class TorchPlayer(Player):
         plan.kernel.binary.check_room(launcher)
         launcher.engine.check(plan.trace, sip_id)
         launcher.settle(plan, sip_id, tables)
-        reuse = Reuse(AutogradPhase(given["phase"])) if "phase" in given else None
+        reuse = _reuse_of(given)
         held = held_steps(reuse, plan, self.run.machine.sip_at(sip_id))
         return OperationTiming(
             lambda queued: launcher.template(
@@ -279,6 +279,14 @@ class TorchPlayer(Player):
         wait = simulation.handle(self._labels[label])
         self._key_waits.append((keys, wait))
         simulation.wait(wait)
+
+
+def _reuse_of(given: dict[str, Any]) -> Reuse | None:
+    """Return what a Triton kernel found in the cache, by its description."""
+    if "phase" not in given:
+        return None
+    cold = given["cold"]
+    return Reuse(AutogradPhase(given["phase"]), cold_params=None if cold is None else tuple(cold))
 
 
 class PlayedTorchPart(PlayedPart):

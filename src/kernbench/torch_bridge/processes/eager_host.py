@@ -63,7 +63,7 @@ class EagerHost(Host):
         """Owe the time of an operation on a device, which is paid at the next launch."""
         times, part = self.times, operation.host_part
         calls = self.calls
-        if self.in_graph:
+        if self.graph is not None:
             of_parts = times.in_graph
         elif graph_task() != NO_BACKWARD:
             of_parts = times.in_backward
@@ -82,7 +82,7 @@ class EagerHost(Host):
 
     def owe_triton(self, num_arguments: int) -> None:
         times = self.times
-        if self.in_graph:
+        if self.graph is not None:
             self._owed_ps += times.compiled_launch_ps + num_arguments * times.compiled_argument_ps
         else:
             self._owed_ps += times.triton_launch_ps + num_arguments * times.triton_argument_ps

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kernbench.library_kernels import AutogradPhase
     from kernbench.op_log import Template
     from kernbench.runtime_api import Run
-    from kernbench.torch_bridge.base.operation_timing import OperationTiming
+    from kernbench.torch_bridge.base.operation_timing import GraphRun, OperationTiming
     from kernbench.torch_bridge.base.operations import Operation
     from kernbench.torch_bridge.processes.python_calls import PythonCalls
 
@@ -70,10 +70,8 @@ class Host:
         """For how long threads have slept."""
         self._slept_until_ps = 0
         self._worked_ps = 0
-        self.in_graph = False
-        """Whether a compiled graph runs."""
-        self.graph_phase: AutogradPhase | None = None
-        """What that graph was compiled for; None outside of graphs."""
+        self.graph: GraphRun | None = None
+        """The compiled graph that runs."""
         self.tries: Callable[[Template], None] | None = None
         """Takes what is launched while something is tried (:meth:`trying`)."""
         self.launches_as: Literal["launch", "capture"] = "launch"
@@ -131,7 +129,7 @@ class Host:
 
     def phase(self) -> AutogradPhase:
         """Return the phase of the program that runs."""
-        return phase_now() if self.graph_phase is None else self.graph_phase
+        return phase_now() if self.graph is None else self.graph.phase
 
     def owe_graph_node(self) -> None:
         """Owe the backward node of a compiled graph."""
