@@ -30,6 +30,7 @@ from kernbench.clock.simulation import (
 )
 from kernbench.clock.sites import (
     UserSite,
+    frame_of_program,
     is_of_program,
     owner_of,
     raised_at,
@@ -62,6 +63,7 @@ __all__ = [
     "Timer",
     "UserSite",
     "demand_of",
+    "frame_of_program",
     "is_of_program",
     "listed",
     "microseconds",

@@ -87,6 +87,14 @@ def is_of_program(file: str) -> bool:
     return not _OWNERS[file]
 
 
+def frame_of_program(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame that is the program's own, from one on; None if there is none."""
+    owners = _OWNERS
+    while frame is not None and owners[frame.f_code.co_filename]:
+        frame = frame.f_back
+    return frame
+
+
 def owner_of(frame: FrameType | None) -> Any:
     """Return what a library's method was called on whose frame this is; None if it has no self.
 

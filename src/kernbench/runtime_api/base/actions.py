@@ -14,6 +14,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kernbench.saved import Actions, Actor
 
@@ -165,8 +166,8 @@ class Keeper:
         self.refused: dict[str, None] = {}
         """Why it cannot be done again."""
         self.memory_events: list[int] = []
-        """Three values for an event of memory: its number, the actor at work, how many actions it
-        has behind it."""
+        """Three values for an event of memory: its number, the actor at work, how many numbers the
+        actions behind it have."""
         self.asked = Counter[str]()
         """How often the program has looked at what depends on time or on the machine."""
 
@@ -188,11 +189,12 @@ class Keeper:
     def memory_event(self, number: int) -> None:
         """Note where among the actions memory is allocated or freed."""
         actor = self.actors.get(self._simulation.running) or self.actor
-        self.memory_events.extend((number, actor.number, len(actor.values) >> 2))
+        self.memory_events.extend((number, actor.number, len(actor.values)))
 
     def put(self, action: int, a: int = 0, b: int = 0, c: int = 0) -> None:
         """Note an action of whoever's code runs."""
-        self.actor.put((action, a, b, c))
+        actor = self.actors.get(self._simulation.running) or self.actor
+        actor.put((action, a, b, c))
 
     def makes(self, handle: Handle, action: int, a: int = 0, b: int = 0, c: int = 0) -> None:
         """Note an action that makes a handle, for which others may wait."""
@@ -222,17 +224,21 @@ class Keeper:
         self.asked["queries whether something has ended"] += 1
         self.waits(Action.POLL, handle)
 
-    def is_on(self, sip_id: int) -> None:
-        """Note the current device of whoever's code runs, where it is another one than before."""
-        actor = self.actor
+    def is_on(self, sip_id: int) -> _Acting:
+        """Note the current device of whoever's code runs, where it is another one than before.
+
+        Returns whose code that is.
+        """
+        actor = self.actors.get(self._simulation.running) or self.actor
         if actor.sip_id != sip_id:
             actor.sip_id = sip_id
             actor.put((Action.BIND, sip_id, 0, 0))
+        return actor
 
     def host_launch(self, label: str, sip_id: int) -> None:
         """Note that a host spends the time of a launch."""
-        self.is_on(sip_id)
-        self.put(_HOST_LAUNCH, self.work(label, lambda: {"kind": "host", "name": label}))
+        actor = self.is_on(sip_id)
+        actor.put((_HOST_LAUNCH, self.work(label, lambda: {"kind": "host", "name": label}), 0, 0))
 
     def launches(
         self,
@@ -439,10 +445,14 @@ class Keeper:
                 "asked": dict(self.asked),
             },
             [Actor(each.number, each.rank, each.values) for each in self.actors.values()],
-            None
-            if log.allocations is None
-            else np.array(self.memory_events, np.int64).reshape(-1, 3),
+            None if log.allocations is None else self._placed_events(),
         )
+
+    def _placed_events(self) -> npt.NDArray[np.int64]:
+        """Return the events of memory, with how many actions their actors had behind them."""
+        events = np.array(self.memory_events, np.int64).reshape(-1, 3)
+        events[:, 2] >>= 2  # an action has four numbers
+        return events
 
     def _find_templates(self, log: OpLog) -> None:
         """Note by what launches the log knows the templates of what takes as long as it did."""

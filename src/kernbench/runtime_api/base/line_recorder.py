@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernbench.clock import is_of_program
+from kernbench.clock import frame_of_program, is_of_program
 from kernbench.op_log import UNKNOWN_SITE, ProgramLines
 
 if TYPE_CHECKING:
@@ -31,8 +31,9 @@ class LineRecorder:
     def __init__(self, log: OpLog, recorder: Recorder) -> None:
         log.program_lines = lines = ProgramLines()
         self._lines = lines
-        self._put = log.plain_spans.extend
-        self._put_line = lines.of_spans.append
+        self.put = log.plain_spans.extend
+        """Takes a span of host time; whoever knows its line gives it these three."""
+        self.put_line = lines.of_spans.append
         self.ended: Callable[[int, int], object] = lines.of_commands.setdefault
         """Notes the line of a command by its number in the log. What is not logged has the number
         of what it waited for, which is known by then."""
@@ -45,30 +46,22 @@ class LineRecorder:
         self.find: Callable[[FrameType | None], int] = self.innermost
         """Returns the number of the line of the program that runs, from a frame on."""
         self._numbers = {site: number for number, site in enumerate(lines.sites)}
-        self._of_places: dict[Place, int] = {}
-        """The same, by where results are allocated."""
+        self._place, self._number = self.made_at, _NOWHERE
+        """Where a result was allocated last that was written, and the number of its line: ranks
+        that do the same come by one after another."""
         self._places: dict[tuple[int, int], int] = {}
         """Numbers by the identity of code, whose own hash is slow, and instruction: which line that
         is would have to be counted from the beginning of its function."""
         self._kept: dict[int, CodeType] = {}
         """The code that has an identity there."""
-        self._is_ours: dict[str, bool] = {}
-        """Whether a file is not the program's: texts know their hash, and code does not."""
         recorder.span = self.span
 
     def span(self, values: tuple[Any, ...]) -> None:
         """Log a span of host time, and the line at which the host is."""
-        self._put(values)
+        self.put(values)
         self.latest = number = self.find(sys._getframe(1))
         self.made = None
-        self._put_line(number)
-
-    def span_at(self, number: int, values: tuple[Any, ...]) -> None:
-        """Log a span of host time at a line that is known by its number."""
-        self._put(values)
-        self.latest = number
-        self.made = None
-        self._put_line(number)
+        self.put_line(number)
 
     def at(self, site: UserSite) -> int:
         """Return the number of a line that was found already; 0: none of the program."""
@@ -86,7 +79,9 @@ class LineRecorder:
             for each in buffers:
                 if each.allocation is made:
                     place = self.made_at
-                    return self._of_places.get(place) or self._of_place(place)
+                    if place is not self._place:
+                        self._place, self._number = place, self._number_of(place[1:])
+                    return self._number
         return _NOWHERE
 
     def launched(self, first: int, callers: list[int]) -> None:
@@ -95,18 +90,8 @@ class LineRecorder:
 
     def innermost(self, frame: FrameType | None) -> int:
         """Return the number of the innermost line that is the program's own."""
-        is_ours = self._is_ours
-        while frame is not None:
-            file = frame.f_code.co_filename
-            try:
-                if is_ours[file]:
-                    frame = frame.f_back
-                    continue
-            except KeyError:
-                is_ours[file] = not is_of_program(file)
-                continue
-            return self.line_of(frame)
-        return _NOWHERE
+        found = frame_of_program(frame)
+        return _NOWHERE if found is None else self.line_of(found)
 
     def line_of(self, frame: FrameType) -> int:
         """Return the number of the line at which a frame is."""
@@ -117,10 +102,6 @@ class LineRecorder:
             self._kept[id(code)] = code
             site = (code.co_filename, frame.f_lineno)
             found = self._places[place] = self._number_of(site)
-        return found
-
-    def _of_place(self, place: Place) -> int:
-        found = self._of_places[place] = self._number_of(place[1:])
         return found
 
     def _number_of(self, site: Site) -> int:

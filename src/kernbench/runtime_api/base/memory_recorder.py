@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _FRAMES_TO_MAKER = 5
 """From a recorder on: the device's memory, the storage, the tensor, its method, and the maker."""
 _Maker = TypeVar("_Maker", bound=Callable[..., Any])
-_NEITHER, _OF_LAYERS, _PROGRAM = range(3)
 _LAYERS = str(Path(__file__).resolve().parents[2] / "tp") + "/"
 
 
@@ -90,7 +89,7 @@ class MemoryRecorder:
         keeper = self.keeper
         if keeper is not None:
             actor = keeper.actors.get(running) or keeper.actor
-            keeper.memory_events += (begin, actor.number, len(actor.values) >> 2)
+            keeper.memory_events += (begin, actor.number, len(actor.values))
         lines = self._lines
         if is_result and lines is not None:
             lines.made, lines.made_at = made, place
@@ -98,7 +97,6 @@ class MemoryRecorder:
     def freed(self, allocation: LiveAllocation) -> None:
         """Note that memory is free again."""
         begin, end = allocation.begin, self._next_event()
-        allocation.end = end
         self._put_end(
             (begin, end, self._env.now_ps, allocation.phase, allocation.name, allocation.module)
         )
@@ -106,7 +104,23 @@ class MemoryRecorder:
         keeper = self.keeper
         if keeper is not None:
             actor = keeper.actors.get(self._simulation.running) or keeper.actor
-            keeper.memory_events += (end, actor.number, len(actor.values) >> 2)
+            keeper.memory_events += (end, actor.number, len(actor.values))
+
+
+class _Files(dict[str, "_Owners | None"]):
+    """What a file is: the program's own (:data:`_PROGRAM`), of layers, or neither (None)."""
+
+    def __missing__(self, file: str) -> _Owners | None:
+        owners = _Owners() if file.startswith(_LAYERS) else None
+        self[file] = found = _PROGRAM if is_of_program(file) else owners
+        return found
+
+
+class _Owners(dict[str, tuple[str, ...]]):
+    """The class of layers that code of a file is of, by the code's name; empty: of none."""
+
+
+_PROGRAM = _Owners()
 
 
 class _Places:
@@ -117,10 +131,8 @@ class _Places:
     """
 
     def __init__(self) -> None:
-        self._files: dict[str, int] = {}
-        """Whose a file is; texts know their hash, and code does not."""
-        self._layers: dict[int, tuple[CodeType, str]] = {}
-        """By the identity of code: which class of layers it is of."""
+        self._files = _Files()
+        """By the names of files; texts know their hash, and code does not."""
         self._places: dict[tuple[int, int, tuple[str, ...]], Place] = {}
         """By the identity of code, the instruction and the layers, innermost first."""
         self._kept: dict[int, CodeType] = {}
@@ -128,22 +140,17 @@ class _Places:
 
     def find(self, frame: FrameType | None) -> Place:
         """Return the layers, outermost first, and the line of the program."""
-        files, layers_of = self._files, self._layers
+        files = self._files
         layers: tuple[str, ...] = ()
         while frame is not None:
-            code = frame.f_code
-            file = code.co_filename
-            try:
-                kind = files[file]
-            except KeyError:
-                kind = files[file] = _kind_of(file)
-            if kind:
-                if kind == _PROGRAM:
+            owners = files[frame.f_code.co_filename]
+            if owners is not None:
+                code = frame.f_code
+                if owners is _PROGRAM:
                     found = self._places.get((id(code), frame.f_lasti, layers))
                     return self._met(frame, layers) if found is None else found
-                owner = layers_of.get(id(code)) or self._owner_of(frame)
-                if owner[1]:
-                    layers += owner[1:]
+                owner = owners.get(code.co_qualname)
+                layers += _owner_of(frame, owners) if owner is None else owner
             frame = frame.f_back
         return (_path(layers), *UNKNOWN_SITE)
 
@@ -155,15 +162,16 @@ class _Places:
         self._places[id(code), frame.f_lasti, layers] = found
         return found
 
-    def _owner_of(self, frame: FrameType) -> tuple[CodeType, str]:
-        """Return the class of layers whose code a frame runs; empty if it is of none."""
-        code = frame.f_code
-        owner = code.co_qualname.partition(".")[0]
-        kind = frame.f_globals.get(owner)
-        # A base class is not the layer's own.
-        is_layer = isinstance(kind, type) and not isabstract(kind)
-        found = self._layers[id(code)] = code, owner if is_layer else ""
-        return found
+
+def _owner_of(frame: FrameType, owners: _Owners) -> tuple[str, ...]:
+    """Return the class of layers whose code a frame runs, and keep it among those of its file."""
+    name = frame.f_code.co_qualname
+    owner = name.partition(".")[0]
+    kind = frame.f_globals.get(owner)
+    # A base class is not the layer's own.
+    is_layer = isinstance(kind, type) and not isabstract(kind)
+    owners[name] = found = (owner,) if is_layer else ()
+    return found
 
 
 def _path(layers: tuple[str, ...]) -> str:
@@ -177,9 +185,3 @@ def _path(layers: tuple[str, ...]) -> str:
         if not path.startswith(each):
             path = f"{each}/{path}" if path else each
     return path
-
-
-def _kind_of(file: str) -> int:
-    if is_of_program(file):
-        return _PROGRAM
-    return _OF_LAYERS if file.startswith(_LAYERS) else _NEITHER

@@ -239,8 +239,11 @@ class Run:
             start_ps = simulation.env.now_ps
         simulation.sleep(delay_ps)
         span = (state.rank, "launch", label, start_ps, start_ps + delay_ps)
-        if line and self.lines is not None:
-            self.lines.span_at(line, span)
+        lines = self.lines
+        if line and lines is not None:
+            lines.put(span)
+            lines.latest = line
+            lines.put_line(line)
         else:
             self.recorder.span(span)
 
