@@ -42,7 +42,7 @@ from kernbench.replay.numerics.elementwise import SHAPE_OPS, build_function, bui
 from kernbench.replay.numerics.gemm import build_gemm, build_gemm_into
 from kernbench.replay.numerics.reductions import build_reduction
 from kernbench.replay.plans.shared_products import SharedProduct, shared_products
-from kernbench.replay.steps.access import Store, StoreResult, TileLoad
+from kernbench.replay.steps.access import Store, StoreLoaded, StoreResult, TileLoad
 from kernbench.replay.steps.atomics import AtomicStep
 from kernbench.replay.steps.diagnostics import AssertStep, PrintStep
 from kernbench.replay.steps.frame import Frame, PointerArg
@@ -147,7 +147,7 @@ class GroupPlan:
     def stores(self) -> Iterator[Store]:
         """Yield the stores outside of loops."""
         for step in self.steps:
-            if isinstance(step, StoreResult):
+            if isinstance(step, StoreResult | StoreLoaded):
                 yield step.store
             elif isinstance(step, Store):
                 yield step
@@ -159,7 +159,7 @@ class GroupPlan:
         for index, (command, freed) in enumerate(zip(body, freed_after(body, kept), strict=True)):
             if index in fused:
                 after = body[index + 1]
-                assert isinstance(command, Math | Gemm)
+                assert isinstance(command, Math | Gemm | DmaRead)
                 assert isinstance(after, DmaWrite)
                 steps += self._build_fused(command, after)
             elif watch is not None:
@@ -243,7 +243,13 @@ class GroupPlan:
         dst = None if command.dst is None else command.dst.slot
         return [*before, AtomicStep(site, command.kind, value, compare, dst)]
 
-    def _build_fused(self, command: Math | Gemm, after: DmaWrite) -> list[Step]:
+    def _build_fused(self, command: Math | Gemm | DmaRead, after: DmaWrite) -> list[Step]:
+        site = AccessSite(after.dest, after.mask, after.line, self.chunks, is_store=True)
+        store = Store(site, command.dst.slot)
+        if isinstance(command, DmaRead):
+            *steps, load = self._build_load(command)
+            assert isinstance(load, TileLoad)
+            return [*steps, StoreLoaded(store, load)]
         if isinstance(command, Math):
             steps, slots = self._math_inputs(command)
             function, into = build_function(command), build_into(command)
@@ -251,8 +257,6 @@ class GroupPlan:
             steps, slots = self._gemm_inputs(command)
             function = build_gemm(command)
             into = build_gemm_into(command) if len(slots) == 2 else None
-        site = AccessSite(after.dest, after.mask, after.line, self.chunks, is_store=True)
-        store = Store(site, command.dst.slot)
         if into is None:
             return [*steps, calling(function, slots, command.dst.slot), store]
         return [*steps, StoreResult(store, function, into, slots)]
@@ -426,7 +430,7 @@ def _fusible(body: tuple[Command, ...], kept: frozenset[int]) -> frozenset[int]:
     return frozenset(
         index
         for index, (command, after) in enumerate(pairwise(body))
-        if isinstance(command, Math | Gemm)
+        if isinstance(command, Math | Gemm | DmaRead)
         and isinstance(after, DmaWrite)
         and isinstance(after.value, Tile)
         and after.value.slot == command.dst.slot

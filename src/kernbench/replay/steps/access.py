@@ -76,8 +76,13 @@ class TileLoad:
         return select(active, value, np.asarray(other, dtype=site.dtype))
 
     def _parts(self, frame: Frame, geometry: Geometry) -> Array:
+        value: Array = np.empty(geometry.shape, self.site.dtype)
+        self.collect(frame, geometry, value)
+        return value
+
+    def collect(self, frame: Frame, geometry: Geometry, value: Array) -> None:
+        """Write the elements of all parts into a contiguous array."""
         site = self.site
-        value: Array = np.empty(geometry.shape, site.dtype)
         if not geometry.covers:
             value.fill(self.fill)
         origin = site.origin(frame)
@@ -94,7 +99,6 @@ class TileLoad:
                 flat[part.first : part.first + part.size].reshape(view.shape)[...] = view
             else:
                 flat[part.positions] = self._elements(frame, part, origin)
-        return value
 
     def _elements(self, frame: Frame, part: Indices, origin: int) -> Array:
         site = self.site
@@ -291,6 +295,46 @@ class StoreResult:
                 self.into(*inputs, out=site.box_view(frame, box, site.origin(frame)))
                 return
         store.store(frame, self.function(*inputs))
+
+
+class StoreLoaded:
+    """A step that loads a tile straight into where it is stored, if that is one plain view.
+
+    A tile that has to be collected, as that of a transposition, is thus copied once.
+    """
+
+    def __init__(self, store: Store, load: TileLoad) -> None:
+        self.store, self.load = store, load
+        self.is_plain = not (
+            store.dynamic
+            or load.dynamic
+            or load.data_mask is not None
+            or load.other is not None
+            or load.site.dtype != store.site.dtype
+        )
+
+    def __call__(self, frame: Frame) -> None:
+        if self.is_plain and self._is_copied(frame):
+            return
+        self.load(frame)
+        self.store(frame)
+
+    def _is_copied(self, frame: Frame) -> bool:
+        source, site = self.load.site, self.store.site
+        if frame.memory[source.param] is frame.memory[site.param]:
+            return False
+        geometry, box = source.geometry(frame), site.geometry(frame).whole
+        if geometry.whole is not None or box is None or box.view_shape != geometry.shape:
+            return False
+        target = site.box_view(frame, box, site.origin(frame))
+        if not target.flags.c_contiguous:
+            return False
+        try:
+            self.load.collect(frame, geometry, target)
+        except OutOfBoundsError:
+            # The load says what is to become of that.
+            return False
+        return True
 
 
 def _cut(value: Array, where: tuple[slice, ...]) -> Array:
