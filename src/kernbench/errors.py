@@ -8,6 +8,7 @@ A user's mistake raises a :class:`KernbenchError` that is also the fitting built
 from __future__ import annotations
 
 import difflib
+import signal
 from collections.abc import Iterable
 
 
@@ -151,12 +152,21 @@ class OsExit(SystemExit):
     """A rank called ``os._exit``: it ends, and not the process that all ranks share."""
 
 
+class SignalEnd(OsExit):
+    """A rank has sent itself a signal that ends it."""
+
+
 def exit_call(end: SystemExit) -> str:
     """Return the call that ended a rank.
 
     >>> exit_call(SystemExit(3)), exit_call(OsExit(0)), exit_call(SystemExit())
     ('sys.exit(3)', 'os._exit(0)', 'sys.exit()')
+    >>> exit_call(SignalEnd(-15))
+    'os.kill(os.getpid(), SIGTERM)'
     """
+    if isinstance(end, SignalEnd):
+        assert isinstance(end.code, int)
+        return f"os.kill(os.getpid(), {signal.Signals(-end.code).name})"
     name = "os._exit" if isinstance(end, OsExit) else "sys.exit"
     return f"{name}({'' if end.code is None else repr(end.code)})"
 

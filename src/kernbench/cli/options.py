@@ -190,6 +190,22 @@ class FoldingCommand(TyperCommand):
         return [*found[:of_program], *args[of_program:]]
 
 
+class AxesCommand(TyperCommand):
+    """A command with axes, for which it names its own option where another's is given."""
+
+    _NAMES = frozenset({"--grid", "--space"})
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # As for kernbench run: Typer does not show the class of Click's error.
+            if getattr(error, "option_name", "") in self._NAMES and hasattr(error, "possibilities"):
+                own = {name for each in self.params for name in each.opts}
+                error.possibilities = sorted(self._NAMES & own)
+            raise
+
+
 def load_changed(
     name: str | LoadedMachine,
     ranks: int | None,

@@ -29,6 +29,15 @@ def search(folder: Path, capsys: Any) -> Search:
     return call
 
 
+def test_axes_as_of_another_command_are_answered_by_its_own(search: Search, capsys: Any) -> None:
+    status, _, err = search("swept.py", "--grid", "n=1,2")
+    assert status == 2
+    assert "No such option: --grid (Possible options: --space)" in " ".join(err.split())
+    with pytest.raises(SystemExit):
+        app(["sweep", "swept.py", "--space", "n=1,2"])
+    assert "(Possible options: --grid)" in " ".join(capsys.readouterr().err.split())
+
+
 def test_ranges_and_choices_are_read() -> None:
     axes = parse_space(["m=16..64:16", "f=0.5..2", "k=1..1024:log", "b=[1,2],[3,4]"], split_values)
     assert axes == [

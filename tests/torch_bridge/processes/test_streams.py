@@ -12,11 +12,12 @@ torch = pytest.importorskip("torch")
 from rich.console import Console  # noqa: E402
 from rich.file_proxy import FileProxy  # noqa: E402
 
-from kernbench.torch_bridge.processes.globals import known_globals  # noqa: E402
+from kernbench.torch_bridge.front.globals import known_globals  # noqa: E402
+from kernbench.torch_bridge.front.switches import Switches  # noqa: E402
 
 
 def test_a_bar_stays_in_front_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    streams = next(each for each in known_globals() if each.name == "streams")
+    streams = next(each for each in known_globals(Switches()) if each.name == "streams")
     terminal, own = io.StringIO(), io.StringIO()
     monkeypatch.setattr(sys, "stdout", terminal)
     first = streams.get()

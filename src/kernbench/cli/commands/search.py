@@ -69,7 +69,7 @@ class SearchOptions:
     """The names of the command's options."""
 
 
-@options_command(app, "search")
+@options_command(app, "search", cls=given.AxesCommand)
 def _search(context: typer.Context, options: SearchOptions) -> int:
     """Look for the parameters of a bench that take least time, device memory, money or energy.
 

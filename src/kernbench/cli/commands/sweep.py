@@ -85,7 +85,7 @@ class SweepOptions:
     """The names of the command's options."""
 
 
-@options_command(app, "sweep")
+@options_command(app, "sweep", cls=given.AxesCommand)
 def _sweep(context: typer.Context, options: SweepOptions) -> int:
     """Run a bench at every point of a grid, and show what came of it.
 

@@ -10,6 +10,7 @@ from kernbench.torch_bridge import c10d, device, graphs, registered
 from kernbench.torch_bridge.base.installation import Installation
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.compiler import install as compiler
+from kernbench.torch_bridge.compiler import scripts
 from kernbench.torch_bridge.dispatch import (
     addresses,
     dropout,
@@ -17,7 +18,7 @@ from kernbench.torch_bridge.dispatch import (
     rms_norm,
     sync_batch_norm,
 )
-from kernbench.torch_bridge.front import hosts, spawn, storage, workers
+from kernbench.torch_bridge.front import hosts, signals, spawn, storage, workers
 from kernbench.torch_bridge.placement import passes, warned_lines
 from kernbench.torch_bridge.processes import call_counts, float32, naming
 from kernbench.torch_bridge.python import (
@@ -102,6 +103,12 @@ def installations(programs: Programs) -> list[Installation]:
             "C++ of a GPU build is not counted as Python",
             lambda patches: _leave_out(programs, patches),
         ),
+        Installation(
+            "scripts",
+            "functions that TorchScript finds by their identity",
+            scripts.install,
+            after={"call_counts.unseen": "it must meet all that is replaced"},
+        ),
     ]
 
 
@@ -153,6 +160,7 @@ def _of_python(programs: Programs) -> list[Installation]:
         Installation("output", "output of the chosen ranks, in whole lines", show_output),
         Installation("warned_lines", "lines of warnings from C++", warned_lines.install),
         Installation("locks", "locks whose waits let other ranks run", locks.install),
+        Installation("signals", "handlers of signals and alarms, per process", signals.install),
         Installation("clocks", "clocks and sleep in virtual time", clocks.install),
         Installation(
             "call_counts",
@@ -190,11 +198,15 @@ def _of_torch(programs: Programs) -> list[Installation]:
         Installation("device", "the machine's SIPs, as CUDA's devices", device.install),
         Installation("replaced.spinning", "torch.cuda._sleep", spinning.install, on_device),
         Installation("addresses", "data_ptr, and what is at an address", note_addresses),
-        Installation("float32", "the requested precision of float32 products", float32.install),
-        Installation("graphs", "CUDA graphs", graphs.install),
+        Installation("switches", "switches of C++, per process", programs.globals.install),
         Installation(
-            "replaced.library_calls", "loaders, signals and FSDP in ranks", library_calls.install
+            "float32",
+            "the requested precision of float32 products",
+            float32.install,
+            after={"switches": "what sets a precision is noted before its price is found"},
         ),
+        Installation("graphs", "CUDA graphs", graphs.install),
+        Installation("replaced.library_calls", "loaders and FSDP in ranks", library_calls.install),
         Installation(
             "storage",
             "torch.save and torch.load, on machines with storage",

@@ -30,6 +30,7 @@ from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import observer_of
 from kernbench.torch_bridge.front import helion_kernels
 from kernbench.torch_bridge.front.forks import Memory
+from kernbench.torch_bridge.front.globals import Globals
 from kernbench.torch_bridge.front.hosts import name_of
 from kernbench.torch_bridge.front.installations import installations
 from kernbench.torch_bridge.front.remarks import remarks_of
@@ -38,7 +39,6 @@ from kernbench.torch_bridge.memory.host_heap import HostHeap
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 from kernbench.torch_bridge.processes.call_counts import counting_calls, unseen
 from kernbench.torch_bridge.processes.eager_host import new_host
-from kernbench.torch_bridge.processes.globals import Globals
 from kernbench.torch_bridge.processes.host import Disturbed
 from kernbench.torch_bridge.processes.library_state import LibraryStates
 from kernbench.torch_bridge.processes.process import HERE, Process, _Here, current
@@ -112,7 +112,7 @@ class Programs:
         set_already = environ.variables()
         variables = environ.encoded(helion_kernels.VARIABLES) | set_already
         self._base = Process(session, 0, variables)
-        self._globals = Globals(self._base)
+        self.globals = Globals(self._base)
         self.states = LibraryStates(self._base)
         late = {**helion_kernels.PATCHES, queues.ALIKE: queues.patch_alike}
         self.modules = ProcessModules(self._base, self.states, Packages(private), late)
@@ -130,7 +130,8 @@ class Programs:
         """Replace parts of PyTorch and Python for the program, and restore them at the end."""
         patches = Patches()
         try:
-            self._globals.start(self._base)
+            self.globals.begin()
+            self.globals.start(self._base, is_forked=True)
             patches.on_close(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
             # For this thread, and for threads that libraries start.
             patches.set(HERE, "process", self._base)
@@ -152,6 +153,7 @@ class Programs:
                         yield
         finally:
             self._enter(self._base)
+            self.globals.end()
             self._files.close()
             patches.close()
 
@@ -184,7 +186,12 @@ class Programs:
         self._base.host.catch_up()
 
     def start(
-        self, work: Callable[[int], Any], nprocs: int, variables: Mapping[str, str]
+        self,
+        work: Callable[[int], Any],
+        nprocs: int,
+        variables: Mapping[str, str],
+        *,
+        is_forked: bool = False,
     ) -> SpawnContext:
         """Start ranks that run ``work(rank)``.
 
@@ -195,7 +202,7 @@ class Programs:
 
         def carrier_of(rank: int) -> Carrier:
             own = _of_rank(variables, rank, run.machine.sips_per_host)
-            process = processes[rank] = self._process(rank, own)
+            process = processes[rank] = self._process(rank, own, is_forked)
             if isinstance(process.host, Disturbed):
                 process.host.dies_ps = self._dies_ps(rank)
             return self._carrier(process)
@@ -206,7 +213,7 @@ class Programs:
         with starting():
             return self._context.multiprocessing.start(body, (), nprocs, carrier_of)
 
-    def start_one(self, work: Callable[[Process], object]) -> StartedRank:
+    def start_one(self, work: Callable[[Process], object], is_forked: bool) -> StartedRank:
         """Start one more rank, which runs ``work(process)``, and return it.
 
         Raises:
@@ -215,17 +222,21 @@ class Programs:
         run = self.session.run
         rank = self._context.multiprocessing.add()
         check_one_node(rank.number + 1, run.machine, "multiprocessing.Process")
-        process = self._process(rank.number, {})
+        process = self._process(rank.number, {}, is_forked)
         process.takes_number = True
         with starting():
             rank.start(lambda: self._run_in(process, work), self._carrier(process))
         return rank
 
-    def _process(self, rank: int, variables: Mapping[str, str]) -> Process:
-        """Return a new process that inherits the caller's environment."""
+    def _process(self, rank: int, variables: Mapping[str, str], is_forked: bool) -> Process:
+        """Return a new process that inherits the caller's environment, and all if it is forked."""
         environment = environ.variables() | environ.encoded(variables)
         process = Process(self.session, rank, environment)
-        self._globals.start(process)
+        self.globals.start(process, is_forked)
+        if is_forked:
+            parent = current()
+            process.precision = parent.precision
+            process.signals.handlers.update(parent.signals.handlers)
         return process
 
     def _carrier(self, process: Process) -> Carrier:
@@ -250,7 +261,7 @@ class Programs:
             RankState(parent.rank, parent.state.world_size, parent.state.sip_id, -1),
             spawn_id=parent.state.spawn_id,
         )
-        process = self._process(parent.rank, {})
+        process = self._process(parent.rank, {}, is_forked=True)
         process.state, process.memory, process.pid = state, memory, pid
         process.modules = self.modules.shown()
         process.host = new_host(run, parent.rank)
@@ -311,7 +322,7 @@ class Programs:
         process.show(process.main_thread)
         if process.memory is not self._memory:
             self._exchange(process.memory)
-        self._globals.load(process)
+        self.globals.load(process)
         self.states.load(process)
         self.modules.load(process)
         self.loggers.load(process)

@@ -37,7 +37,9 @@ def install(patches: Patches, programs: Programs) -> None:
         asked = f"torch.multiprocessing.spawn(nprocs={nprocs})"
         check_ranks(nprocs, asked)
         check_one_node(nprocs, programs.session.run.machine, asked)
-        context = programs.start(_in_new_main(fn, args, programs), nprocs, {})
+        context = programs.start(
+            _in_new_main(fn, args, programs), nprocs, {}, is_forked=start_method == "fork"
+        )
         if not join:
             return context
         context.join()

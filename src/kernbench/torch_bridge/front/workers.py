@@ -285,7 +285,7 @@ class RankProcess(_Started):
             for end in found_in(given, lambda each: isinstance(each, PipeEnd)):
                 end.close()
 
-        self._rank = programs.start_one(live_as)
+        self._rank = programs.start_one(live_as, forks == "fork")
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Return its exit status when it has ended, None if it has not in time."""

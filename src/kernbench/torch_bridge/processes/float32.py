@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any
@@ -15,7 +14,6 @@ from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.process import HERE
 
 _get = torch._C._get_fp32_precision_getter
-_set = torch._C._set_fp32_precision_setter
 _SETTERS = (
     "_set_float32_matmul_precision",
     "_set_cublas_allow_tf32",
@@ -27,11 +25,6 @@ _SUMS = {"fp16": "float16", "bf16": "bfloat16"}
 _REDUCED = "_set_cublas_allow_{}_reduced_precision_reduction"
 OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 """The variable by which NVIDIA's libraries take TF32 for all products of float32, or for none."""
-_KEPT = (
-    ("generic", "all"),
-    *(("cuda", each) for each in ("all", "matmul", "conv", "rnn")),
-    *(("mkldnn", each) for each in ("all", "matmul", "conv", "rnn")),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +76,8 @@ _OPERATIONS = ("matmul", "conv", "rnn")
 
 
 def install(patches: Patches) -> None:
-    """Track the precision that each process requests, and restore PyTorch's settings at the end."""
-    before = []
-    for each in _KEPT:
-        # Not every release has all of these functions.
-        with suppress(RuntimeError):
-            before.append((each, _get(*each)))
-    patches.on_close(_restore, before)
+    """Track the precision that each process requests."""
     reducing = [_REDUCED.format(each) for each in _SUMS]
-    for kind in _SUMS:
-        patches.on_close(getattr(torch._C, _REDUCED.format(kind)), *_reduced(kind))
-    patches.on_close(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
     for name in (*_SETTERS, *reducing):
         patches.set(torch._C, name, _noticed(getattr(torch._C, name)))
     # The module holds a reference to C++'s own function.
@@ -111,8 +95,3 @@ def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
         return found
 
     return put
-
-
-def _restore(values: list[tuple[tuple[str, str], str]]) -> None:
-    for each, value in values:
-        _set(*each, value)

@@ -72,6 +72,10 @@ class Host:
         self._worked_ps = 0
         self.graph: GraphRun | None = None
         """The compiled graph that runs."""
+        self.alarm_ps: int | None = None
+        """When the process receives a signal that it has asked for, if it has."""
+        self.rings: Callable[[], bool] = lambda: False
+        """Delivers it, and returns whether the calling thread is the one that receives it."""
         self.tries: Callable[[Template], None] | None = None
         """Takes what is launched while something is tried (:meth:`trying`)."""
         self.launches_as: Literal["launch", "capture"] = "launch"
@@ -254,8 +258,17 @@ class Host:
     def sleep(self, delay_ps: int) -> None:
         """Let time pass for the calling thread, until the simulation reaches it.
 
-        The host does not spend it: other threads of the process may launch meanwhile.
+        The host does not spend it: other threads of the process may launch meanwhile. An alarm
+        may ring meanwhile, whose handler takes time of the sleep.
         """
+        end_ps = self.now_ps + delay_ps
+        while self.alarm_ps is not None and self.alarm_ps <= end_ps:
+            self._sleep(max(self.alarm_ps - self.now_ps, 0))
+            if not self.rings():
+                break
+        self._sleep(max(end_ps - self.now_ps, 0))
+
+    def _sleep(self, delay_ps: int) -> None:
         simulation = self._run.simulation
         since_ps = self.now_ps
         simulation.idle(since_ps - simulation.now_ps + delay_ps, "time.sleep")
@@ -283,6 +296,8 @@ class Host:
         if end_ps > since_ps:
             self._put_span((self.rank, "wait", handle.label, since_ps, end_ps))
             self._put_wait((self.rank, end_ps, handle.ended_by))
+        if self.alarm_ps is not None and end_ps >= self.alarm_ps:
+            self.rings()
 
     def _stream(self, sip_id: int) -> Stream:
         found = self._streams[sip_id] = self._run.devices.sip(sip_id).queue

@@ -37,6 +37,15 @@ class ThreadState:
 
 
 @dataclass(slots=True, eq=False)
+class SignalState:
+    """What a process does when it receives signals, and how often its alarm rings."""
+
+    handlers: dict[int, Any] = field(default_factory=dict)
+    """Handlers that it has set, by signal."""
+    interval_ps: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class RandomState:
     """The state of a device's random generator; generators may share one."""
 
@@ -154,6 +163,7 @@ class Process:
         """Its process id, 0 for that of the real process."""
         self.parent_pid = 0
         """That of the process that has started it, for a worker."""
+        self.signals = SignalState()
         self.workers: set[BaseProcess] = set()
         """Processes that it has started by ``multiprocessing``."""
         self.takes_number = False

@@ -53,7 +53,11 @@ class SimulatedClock:
         process = HERE.process
         if process is None or HERE.is_foreign:
             return self._real_ns()
-        return self._start_ns + self._look(process.host) // _PS_PER_NS
+        host = process.host
+        now_ps = self._look(host)
+        if host.alarm_ps is not None and host.now_ps >= host.alarm_ps:
+            host.rings()
+        return self._start_ns + now_ps // _PS_PER_NS
 
     def seconds(self) -> float:
         """Return its time in seconds, as ``time.time`` does for the real clock."""

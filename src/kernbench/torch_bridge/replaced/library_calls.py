@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
-import threading
 from functools import wraps
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -36,7 +34,6 @@ _get_fsdp_device_asked = fsdp_init._get_device_from_device_id
 _init_handle = fsdp_init._init_device_handle
 _to = torch.nn.Module.to
 _load_script = torch.jit.load
-_set_signal = signal.signal
 _os_fork = os.fork
 _os_exit = os._exit
 
@@ -56,7 +53,6 @@ def install(patches: Patches) -> None:
     # It compares with the CPUs of this computer.
     check = "check_worker_number_rationality"
     patches.set(DataLoader, check, _in_real_process(getattr(DataLoader, check), _nothing))
-    patches.set(signal, "signal", _signal_on_main)
     patches.set(torch._C._dynamo.compiled_autograd, "set_autograd_compiler", _compile_no_gradients)
     patches.set(os, "fork", _fork)
     patches.set(os, "_exit", _exit_at_once)
@@ -100,13 +96,6 @@ def _set_threads(count: int) -> None:
     process = HERE.process
     if process is None or process.memory is None:
         _set_num_threads(count)
-
-
-def _signal_on_main(number: int, handler: Any) -> Any:
-    """``signal.signal``, which Python allows on its main thread only, where no rank runs."""
-    if threading.current_thread() is threading.main_thread():
-        return _set_signal(number, handler)
-    return signal.getsignal(number)
 
 
 def _move_module(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import concurrent.futures.thread as executors
+import copy
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch._tensor_str as tensor_str
 import torch.distributed.tensor._random as dtensor_random
+import torch.utils.checkpoint as checkpoints
 from torch.distributed.tensor import DTensor
 
+from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.random_numbers import NumpyRandom, PythonRandom, TorchRandom
+from kernbench.torch_bridge.front.switches import Switches
 from kernbench.torch_bridge.processes.process import Process
 
 
@@ -31,6 +37,8 @@ class Global:
     put: Callable[[Any], None]
     copy: Callable[[Any], Any] = lambda value: value
     """Makes a new process's value from its parent's."""
+    is_passed_on: bool = True
+    """Whether a spawned process begins with its parent's value; a forked one always does."""
 
 
 class _AttentionKinds:
@@ -123,6 +131,7 @@ class _Shown:
         modules = sys.modules
         return (
             sys.argv,
+            sys.path,
             sys.excepthook,
             modules.get("__main__"),
             modules.get("__mp_main__"),
@@ -132,7 +141,8 @@ class _Shown:
         )
 
     def put(self, shown: tuple[Any, ...]) -> None:
-        sys.argv, sys.excepthook, main, mp_main, tracker, handlers, executors._shutdown = shown
+        sys.argv, sys.path, sys.excepthook, main, mp_main, *rest = shown
+        tracker, handlers, executors._shutdown = rest
         for name, module in (("__main__", main), ("__mp_main__", mp_main)):
             if module is None:
                 sys.modules.pop(name, None)
@@ -142,21 +152,53 @@ class _Shown:
         self._dispatcher._custom_op_handlers = handlers
 
     def copy(self, shown: tuple[Any, ...]) -> tuple[Any, ...]:
-        argv, *rest, handlers, is_shut = shown
-        return (argv.copy(), *rest, dict(handlers), is_shut)
+        argv, path, *rest, handlers, is_shut = shown
+        return (argv.copy(), path.copy(), *rest, dict(handlers), is_shut)
 
 
-def known_globals() -> tuple[Global, ...]:
+class _Settings:
+    """What programs set in Python's modules for their process, and for a while."""
+
+    def get(self) -> tuple[Any, ...]:
+        return (
+            warnings.filters,
+            warnings.showwarning,
+            warnings._showwarnmsg_impl,  # type: ignore[attr-defined]
+            tensor_str.PRINT_OPTS,
+            checkpoints._enable_checkpoint_early_stop,
+            checkpoints._checkpoint_debug_enabled,
+        )
+
+    def put(self, settings: tuple[Any, ...]) -> None:
+        (
+            warnings.filters,
+            warnings.showwarning,
+            warnings._showwarnmsg_impl,  # type: ignore[attr-defined]
+            tensor_str.PRINT_OPTS,
+            checkpoints._enable_checkpoint_early_stop,
+            checkpoints._checkpoint_debug_enabled,
+        ) = settings
+
+    def copy(self, settings: tuple[Any, ...]) -> tuple[Any, ...]:
+        filters, shows, writes, options, *rest = settings
+        return (filters.copy(), shows, writes, copy.copy(options), *rest)
+
+
+def known_globals(switches: Switches) -> tuple[Global, ...]:
     """Return all state that is exchanged."""
     torch_random, python_random, numpy_random = TorchRandom(), PythonRandom(), NumpyRandom()
-    shown, kinds = _Shown(), _AttentionKinds()
+    shown, kinds, settings = _Shown(), _AttentionKinds(), _Settings()
     folder, streams = _WorkingFolder(), _Streams()
     return (
-        Global("torch random numbers", torch_random.get, torch_random.put),
+        Global("torch random numbers", torch_random.get, torch_random.put, is_passed_on=False),
         Global("Python random numbers", python_random.get, python_random.put),
         Global("numpy random numbers", numpy_random.get, numpy_random.put, numpy_random.copy),
-        Global("default dtype", torch.get_default_dtype, torch.set_default_dtype),
-        Global("kinds of attention", kinds.get, kinds.put),
+        Global(
+            "default dtype", torch.get_default_dtype, torch.set_default_dtype, is_passed_on=False
+        ),
+        Global("kinds of attention", kinds.get, kinds.put, is_passed_on=False),
+        Global("switches", switches.get, switches.put, is_passed_on=False),
+        Global("settings", settings.get, settings.put, settings.copy, is_passed_on=False),
         Global("working directory", folder.get, folder.put),
         Global("streams", streams.get, streams.put),
         Global("modules and attributes", shown.get, shown.put, shown.copy),
@@ -167,12 +209,31 @@ class Globals:
     """Exchanges state: the real process holds the values of one simulated process at a time."""
 
     def __init__(self, base: Process) -> None:
-        self._known = known_globals()
+        self._switches = Switches()
+        self._known = known_globals(self._switches)
         self._loaded = base
+        self._first: dict[str, Any] = {}
+        """The values with which the run began."""
 
-    def start(self, process: Process) -> None:
-        """Give a new process values made from the current ones."""
-        process.saved = {each.name: each.copy(each.get()) for each in self._known}
+    def install(self, patches: Patches) -> None:
+        """Note what is set from now on, where it is not read when processes take turns."""
+        self._switches.install(patches)
+
+    def begin(self) -> None:
+        """Take the current values for those with which processes begin that inherit none."""
+        self._first = {each.name: each.copy(each.get()) for each in self._known}
+
+    def start(self, process: Process, is_forked: bool) -> None:
+        """Give a new process its values: its parent's, or as a spawned one has them."""
+        for each in self._known:
+            inherits = is_forked or each.is_passed_on
+            process.saved[each.name] = each.copy(each.get() if inherits else self._first[each.name])
+
+    def end(self) -> None:
+        """Set what the run began with, but for what whoever runs it restores."""
+        for each in self._known:
+            if not each.is_passed_on:
+                each.put(self._first[each.name])
 
     def load(self, process: Process) -> None:
         """Make a process's values current, and save those of the previous one."""
