@@ -107,20 +107,20 @@ class MemoryRecorder:
             keeper.memory_events += (end, actor.number, len(actor.values))
 
 
-class _Files(dict[str, "_Owners | None"]):
+class _OwnersOfFiles(dict[str, "_LayersOfFile | None"]):
     """What a file is: the program's own (:data:`_PROGRAM`), of layers, or neither (None)."""
 
-    def __missing__(self, file: str) -> _Owners | None:
-        owners = _Owners() if file.startswith(_LAYERS) else None
+    def __missing__(self, file: str) -> _LayersOfFile | None:
+        owners = _LayersOfFile() if file.startswith(_LAYERS) else None
         self[file] = found = _PROGRAM if is_of_program(file) else owners
         return found
 
 
-class _Owners(dict[str, tuple[str, ...]]):
+class _LayersOfFile(dict[str, tuple[str, ...]]):
     """The class of layers that code of a file is of, by the code's name; empty: of none."""
 
 
-_PROGRAM = _Owners()
+_PROGRAM = _LayersOfFile()
 
 
 class _Places:
@@ -131,7 +131,7 @@ class _Places:
     """
 
     def __init__(self) -> None:
-        self._files = _Files()
+        self._files = _OwnersOfFiles()
         """By the names of files; texts know their hash, and code does not."""
         self._places: dict[tuple[int, int, tuple[str, ...]], Place] = {}
         """By the identity of code, the instruction and the layers, innermost first."""
@@ -163,7 +163,7 @@ class _Places:
         return found
 
 
-def _owner_of(frame: FrameType, owners: _Owners) -> tuple[str, ...]:
+def _owner_of(frame: FrameType, owners: _LayersOfFile) -> tuple[str, ...]:
     """Return the class of layers whose code a frame runs, and keep it among those of its file."""
     name = frame.f_code.co_qualname
     owner = name.partition(".")[0]
