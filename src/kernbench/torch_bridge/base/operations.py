@@ -66,18 +66,20 @@ _ELEMENTWISE = _MOVES | {"aten.masked_fill_.Scalar", "aten.masked_fill_.Tensor"}
 """Those that PyTorch does not mark as pointwise."""
 _COPIES = frozenset({"aten.copy_.default", "aten._to_copy.default"})
 # Apart from pointwise ones: operations whose operands PyTorch requires on one device.
-_ON_ONE_DEVICE = frozenset(
-    {
-        "aten.mm.default",
-        "aten.addmm.default",
-        "aten.bmm.default",
-        "aten.baddbmm.default",
-        "aten.cat.default",
-        "aten.embedding.default",
-        "aten.nll_loss_forward.default",
-        "aten._cudnn_rnn.default",
-    }
-)
+_NAMES_ON_ONE_DEVICE = """
+    mm addmm bmm baddbmm addbmm mv addmv dot vdot addr linear convolution _cudnn_rnn cat gather
+    scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index _unsafe_index
+    index_put index_put_ _index_put_impl_ index_select index_add index_add_ index_copy
+    index_copy_ index_fill index_fill_ index_reduce index_reduce_ take put put_ masked_select
+    masked_scatter masked_scatter_ embedding _embedding_bag _embedding_bag_forward_only
+    searchsorted bucketize bincount native_layer_norm native_group_norm native_batch_norm
+    _fused_rms_norm mse_loss smooth_l1_loss huber_loss binary_cross_entropy nll_loss_forward
+    nll_loss2d_forward _cdist_forward grid_sampler_2d grid_sampler_3d equal linalg_cross
+    linalg_lu_solve linalg_solve_triangular _linalg_solve_ex
+"""
+_ON_ONE_DEVICE = frozenset(f"aten.{name}" for name in _NAMES_ON_ONE_DEVICE.split())
+"""Besides elementwise ones. Source: ``device_check`` in PyTorch's native_functions.yaml, and checks
+of CUDA's own kernels."""
 
 _WRITTEN_UNSAID = {
     "aten.native_batch_norm.default": (3, 4),
@@ -193,7 +195,7 @@ def describe(func: Any) -> Operation:
         has_host_results=full_name in _HOST_RESULTS,
         makes_empty=full_name.startswith(("aten.empty", "aten.new_empty")),
         is_on_one_device=not is_copy
-        and (torch.Tag.pointwise in func.tags or full_name in _ON_ONE_DEVICE),
+        and (torch.Tag.pointwise in func.tags or str(func._overloadpacket) in _ON_ONE_DEVICE),
         is_composite=is_composite,
         is_view=shows and not makes_memory and not is_composite,
         is_custom=func.namespace not in _OF_PYTORCH,

@@ -110,6 +110,10 @@ def _check_host(operation: Operation, device: Any, args: Any) -> None:
             of_modes = _references_of_modes(args, position)
             if getrefcount(args[position]) > _REFERENCES_OF_CPP + of_modes:
                 _refuse_mix(operation, device, CPU)
+        # C++ makes views of the program's tensors, too.
+        base = args[position]._base
+        if base is not None and getrefcount(base) > _REFERENCES_OF_CPP:
+            _refuse_mix(operation, device, CPU)
         settle(args[position], device, operation.name)
 
 
