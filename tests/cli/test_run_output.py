@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -23,3 +25,16 @@ def test_names_are_whole_in_files_unless_a_width_is_given(
     assert done.exit_code == 0, done.output
     assert (NAME in done.output) == is_whole
     assert "1 rank" in done.output
+
+
+@pytest.mark.parametrize("nprocs", [1, 2])
+def test_a_program_that_refuses_its_arguments_has_no_report(
+    nprocs: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    program = tmp_path / "refuses.py"
+    program.write_text("import sys\nimport torch\n\nsys.exit('usage: refuses.py SIZE')\n")
+    done = CliRunner().invoke(app, ["run", f"--nproc-per-node={nprocs}", str(program)])
+    assert done.exit_code == 1
+    assert "usage: refuses.py SIZE" in capfd.readouterr().err + done.output
+    assert "simulated" not in done.output

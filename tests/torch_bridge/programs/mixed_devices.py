@@ -12,8 +12,30 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 Case = Callable[[Tensor, Tensor], Any]
+
+
+def copied(device: Tensor, host: Tensor) -> Tensor:
+    host[0] = device[0]
+    host.view(-1).copy_(device.view(-1))
+    for ours, theirs in zip(host.unbind(0), device.unbind(0), strict=True):
+        ours.copy_(theirs)
+    with torch.no_grad():
+        host.data[0] = device[0]
+    with torch.inference_mode():
+        made = torch.zeros(2, 3)
+        made[0] = device[0]
+        made.t().copy_(device.t())
+    return made
+
+
+def unpacked(device: Tensor) -> Tensor:
+    lengths = torch.tensor([1, 3])
+    packed = pack_padded_sequence(device[..., None], lengths, True, enforce_sorted=False)
+    return pad_packed_sequence(packed, batch_first=True)[0]
+
 
 CASES: dict[str, Case] = {
     # Refused.
@@ -45,6 +67,10 @@ CASES: dict[str, Case] = {
     "one_hot": lambda d, h: F.one_hot(d.long(), 3),
     "one_hot_of_host": lambda d, h: F.one_hot(h.long(), 3),
     "copy": lambda d, h: h.copy_(d),
+    "copy_into_views": lambda d, h: copied(d, h),
+    "powers": lambda d, h: torch.vander(d[0]),
+    "unpacked": lambda d, h: unpacked(d),
+    "padded": lambda d, h: pad_sequence([d, d[:1]]),
 }
 
 

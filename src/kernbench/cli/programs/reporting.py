@@ -217,7 +217,8 @@ def run_and_report(
     """Do ``work`` inside a run, then write and print its report.
 
     Returns the exit status that ``work`` gives. Without files to write there is nothing to go on
-    for when nobody reads what the program prints.
+    for when nobody reads what the program prints, and nothing to report of a program that has ended
+    itself with an error before it used a device.
     """
     import json
 
@@ -249,6 +250,8 @@ def run_and_report(
                 status,
                 context.run.describe(),
             )
+        if status != DONE and not len(outputs) and not json_only and not len(context.op_log):
+            return status  # It has refused its arguments, say.
         # What is made from here on is the log's, and stays until it has been written.
         with uncollected():
             found, said, failure = _report(context, options, outputs)

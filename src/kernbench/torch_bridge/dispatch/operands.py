@@ -105,16 +105,24 @@ def _check_host(operation: Operation, device: Any, args: Any) -> None:
         is_host = residence is None or (residence.device is None and not residence.is_open)
         if not is_host or is_meta(args[position]):
             continue
-        if getrefcount(args[position]) > _REFERENCES_OF_CPP:
-            # Modes refer to it too.
-            of_modes = _references_of_modes(args, position)
-            if getrefcount(args[position]) > _REFERENCES_OF_CPP + of_modes:
-                _refuse_mix(operation, device, CPU)
-        # C++ makes views of the program's tensors, too.
-        base = args[position]._base
-        if base is not None and getrefcount(base) > _REFERENCES_OF_CPP:
+        if not _is_of_cpp(args, position):
             _refuse_mix(operation, device, CPU)
         settle(args[position], device, operation.name)
+
+
+def _is_of_cpp(args: Any, position: int) -> bool:
+    """Return whether no Python code refers to an argument, nor to the tensor that it is a view of.
+
+    The caller has no variable for it.
+    """
+    if getrefcount(args[position]) > _REFERENCES_OF_CPP:
+        # Modes refer to it too.
+        of_modes = _references_of_modes(args, position)
+        if getrefcount(args[position]) > _REFERENCES_OF_CPP + of_modes:
+            return False
+    # C++ makes views of the program's tensors, too.
+    base = args[position]._base
+    return base is None or getrefcount(base) <= _REFERENCES_OF_CPP
 
 
 def _references_of_modes(args: Any, position: int) -> int:
@@ -170,11 +178,24 @@ def _refuse_mix(operation: Operation, first: Any, second: Any) -> None:
 
 
 def ends_of_copy(args: Any) -> tuple[Residence | None, torch.device | None]:
-    """Return the source and the target device of a ``copy_``."""
-    target, given = args[:2]
-    target = residence_of(target)
+    """Return the source and the target device of a ``copy_``.
+
+    What C++ has made inside a composite operation to copy a device's tensors into is on the device.
+    """
+    target = residence_of(args[0])
     # It may be a number.
-    source = residence_of(given) if isinstance(given, Tensor) else None
+    source = residence_of(args[1]) if isinstance(args[1], Tensor) else None
+    if (
+        target is None
+        and source is not None
+        and source.device is not None
+        and type(args[0]) in PLAIN
+        and args[0].layout is torch.strided
+        # Of these PyTorch does not say whether they are views.
+        and not args[0].is_inference()
+        and _is_of_cpp(args, 0)
+    ):
+        target = settle(args[0], source.device, "copy_")
     return source, None if target is None else target.device
 
 
