@@ -68,23 +68,8 @@ def user_site(frame: FrameType | None = None) -> UserSite:
     """
     if frame is None:
         frame = sys._getframe(1)
-    outermost, library = frame, None
-    while frame is not None:
-        file = frame.f_code.co_filename
-        owner = _OWNERS[file]
-        if not owner:
-            return UserSite(file, frame.f_lineno)
-        if library is None and owner == "library":
-            library = frame
-        outermost = frame
-        frame = frame.f_back
-    found = library or outermost
+    found = frame_of_program(frame) or _frame_of_library(frame)
     return UserSite(found.f_code.co_filename, found.f_lineno)
-
-
-def is_of_program(file: str) -> bool:
-    """Return whether a file is the program's own: none of kernbench, and none of a library."""
-    return not _OWNERS[file]
 
 
 def frame_of_program(frame: FrameType | None) -> FrameType | None:
@@ -93,6 +78,18 @@ def frame_of_program(frame: FrameType | None) -> FrameType | None:
     while frame is not None and owners[frame.f_code.co_filename]:
         frame = frame.f_back
     return frame
+
+
+def _frame_of_library(frame: FrameType) -> FrameType:
+    """Return the innermost frame of a library, else the outermost one."""
+    while _OWNERS[frame.f_code.co_filename] != "library" and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def is_of_program(file: str) -> bool:
+    """Return whether a file is the program's own: none of kernbench, and none of a library."""
+    return not _OWNERS[file]
 
 
 def owner_of(frame: FrameType | None) -> Any:

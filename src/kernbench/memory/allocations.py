@@ -203,7 +203,7 @@ class AllocationLog:
     def of(self, rank: int, sip_id: int) -> list[Allocation]:
         """Return the allocations of one rank on one SIP."""
         ranks, sips, *_ = columns = self.columns()
-        mine = np.flatnonzero((np.asarray(ranks) == rank) & (np.asarray(sips) == sip_id)).tolist()
+        mine = np.flatnonzero((np.asarray(ranks) == rank) & (np.asarray(sips) == sip_id))
         return list(map(Allocation, *_picked(columns, mine)))
 
     def on(self, sip_id: int) -> list[Allocation]:
@@ -268,6 +268,10 @@ def _listed(column: Sequence[Any]) -> Sequence[Any]:
     return column.tolist() if isinstance(column, np.ndarray) else column
 
 
-def _picked(columns: Sequence[Sequence[Any]], places: Sequence[int]) -> Iterator[list[Any]]:
-    for column in map(_listed, columns):
-        yield [column[place] for place in places]
+def _picked(columns: Sequence[Sequence[Any]], places: npt.NDArray[np.int64]) -> Iterator[list[Any]]:
+    listed = places.tolist()
+    for column in columns:
+        if isinstance(column, np.ndarray):
+            yield column[places].tolist()
+        else:
+            yield [column[place] for place in listed]

@@ -5,7 +5,7 @@ A log keeps plain values until somebody asks for objects; reports and files of r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
@@ -97,11 +97,13 @@ def _fields_of_objects(log: OpLog) -> list[list[Any]]:
     return fields
 
 
-def _flat(values: Iterable[int | tuple[int, ...]]) -> Column:
+def _flat(values: Sequence[int | tuple[int, ...]]) -> Column:
+    # Of all commands few have several ranks: what lies between them is taken as it is.
     found: list[int] = []
-    for each in values:
-        if type(each) is tuple:
-            found += each
-        else:
-            found.append(each)  # type: ignore[arg-type]
+    first = 0
+    for place in [place for place, each in enumerate(values) if type(each) is tuple]:
+        found += values[first:place]  # type: ignore[arg-type]
+        found += values[place]  # type: ignore[arg-type]
+        first = place + 1
+    found += values[first:]  # type: ignore[arg-type]
     return np.array(found, np.int64)

@@ -61,7 +61,8 @@ def build_gemm_into(command: Gemm) -> Callable[..., Any] | None:
         if is_plain and a.shape == (1, m, k) and b.shape == (1, k, n):
             np.matmul(widen(a)[0], widen(b)[0], out=out[0])
             # The operands may be those of all programs of a group.
-            out[1:] = out[0]
+            if len(out) > 1:
+                out[1:] = out[0]
         else:
             out[...] = product_of(widen(a), widen(b))
 

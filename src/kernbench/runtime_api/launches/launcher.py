@@ -132,6 +132,8 @@ class KernelLauncher:
         self._entries: dict[KernelBinary, KernelEntry] = {}
         self._alike: dict[Hashable, KernelEntry] = {}
         """The same entries, keyed by what decides plans: binaries with equal plans share one."""
+        self._fitting: set[tuple[KernelBinary, int]] = set()
+        """What was found to fit onto a PE, with the identity of its SIP's description."""
         self.kept_plans = KeptPlans()
 
     def launch_named(
@@ -144,7 +146,11 @@ class KernelLauncher:
     ) -> None:
         """Do what ``torch.launch`` comes down to once Triton has found the binary; for ``ops``."""
         state = self.run.rank_state
-        binary.check_room(self)
+        # SIPs without a description of their own share one object.
+        room = (binary, id(self.run.devices.sip(state.sip_id).spec))
+        if room not in self._fitting:
+            binary.check_room(self)
+            self._fitting.add(room)
         outer, state.launch_label = state.launch_label, name
         outer_attributes, state.launch_attributes = state.launch_attributes, attributes
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from kernbench.errors import IndexRangeError, UsageError
@@ -54,6 +55,7 @@ def contiguous_strides(shape: Ints) -> Ints:
     return tuple(reversed(strides))
 
 
+@lru_cache(maxsize=4096)
 def is_contiguous(shape: Ints, strides: Ints) -> bool:
     """Return whether the elements lie one after another, in row-major order."""
     if 0 in shape:
