@@ -50,10 +50,31 @@ def test_no_launch_beats_bytes_or_the_wait_of_threads(elements: int, read: int, 
 
 def test_narrow_elements_wait_and_wide_ones_stream() -> None:
     elements = 1 << 28
-    halves, floats = (scattered_us(elements, size * elements, size * elements) for size in (2, 4))
-    # Half of the bytes, but as many loads.
-    assert floats < 1.7 * halves
-    assert floats == pytest.approx(8 * elements / (0.88 * 2039e3), rel=0.15)
+    halves, doubles = (scattered_us(elements, size * elements, size * elements) for size in (2, 8))
+    # A quarter of the bytes, but as many loads.
+    assert doubles < 2.5 * halves
+    assert doubles == pytest.approx(16 * elements / (0.88 * 2039e3), rel=0.15)
+
+
+@pytest.mark.adr("0215-D4")
+@pytest.mark.parametrize(
+    ("fewer", "more", "measured_us"),
+    [
+        (1_048_576, 8_388_608, 53.87 - 15.12),
+        (8_388_608, 67_108_864, 362.46 - 53.87),
+    ],
+)
+def test_conversions_take_as_long_as_measured_on_an_a100(
+    fewer: int, more: int, measured_us: float
+) -> None:
+    """What more bfloat16 to float32 take, before pull request 195542 of PyTorch."""
+    sip = load_machine("a100-sxm-40g").sip
+    launches = [
+        scattered("aten_scattered", elements, 2.0 * elements, 4.0 * elements)
+        for elements in (fewer, more)
+    ]
+    few_us, more_us = (time_kernel(each, sip, CONSTANTS).total_us for each in launches)
+    assert more_us - few_us == pytest.approx(measured_us, rel=0.15)
 
 
 @pytest.mark.adr("0196-D2")

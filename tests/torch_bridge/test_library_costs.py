@@ -297,9 +297,9 @@ def test_operands_in_another_order_are_loaded_by_sectors() -> None:
     alike, unlike = (template(A100, func, x, each).duration_ps for each in (y, last))
     assert unlike > 1.5 * alike
     # What is beside each other in both is not slower: heads of attention, apart.
-    heads = empty(64, 12, 196, 64, dtype=torch.float16)
+    heads = empty(64, 12, 196, 64)
     turned = heads.transpose(1, 2)
-    into = empty(*turned.shape, dtype=torch.float16)
+    into = empty(*turned.shape)
     alike, unlike = (
         template(A100, aten.copy_.default, into, each).duration_ps for each in (into, turned)
     )

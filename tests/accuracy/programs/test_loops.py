@@ -17,7 +17,19 @@ from kernbench.accuracy.programs.loops.classification import NETWORKS  # noqa: E
 from kernbench.accuracy.programs.loops.columns import use_columns  # noqa: E402
 from kernbench.accuracy.programs.loops.hf_training import CHECKPOINTS, length_of  # noqa: E402
 from kernbench.accuracy.programs.loops.scores import scale_scores  # noqa: E402
+from kernbench.accuracy.programs.loops.timing import seconds_of  # noqa: E402
 from kernbench.accuracy.programs.loops.timm_benchmark import check_size  # noqa: E402
+
+
+@pytest.mark.adr("0215-D1")
+@pytest.mark.parametrize(("waits", "order"), [(True, "w sw sw w"), (False, "w s s w")])
+def test_hosts_wait_after_each_step_of_a_loop_that_does(
+    monkeypatch: pytest.MonkeyPatch, waits: bool, order: str
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("w"))
+    seconds_of(lambda: done.append("s"), 2, waits=waits)
+    assert "".join(done) == order.replace(" ", "")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ arguments: class of the model, batch, amp or float32; then the length of sequenc
 the usual one, and for a compiled one the mode of ``torch.compile``, or the backend aot_eager.
 
 Source: pytorch/pytorch, benchmarks/dynamo/huggingface.py: the class's own config, a length of
-sequences by the model's name, train mode, losses of the model; benchmarks/dynamo/common.py: TF32.
+sequences by the model's name, train mode, losses of the model; benchmarks/dynamo/common.py: TF32,
+inputs that each step copies, a wait after each step, losses that are scaled under autocast.
 """
 
 import sys
@@ -122,11 +123,14 @@ def main() -> None:
     length = next((int(each) for each in more if each.isdigit()), length_of(name))
     given = inputs_of(model, config, batch, length)
 
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0) if precision == "amp" else None
+
     def step() -> None:
+        inputs = {key: each.clone() for key, each in given.items()}
         model.zero_grad(set_to_none=True)
         with torch.autocast("cuda", torch.float16) if precision == "amp" else nullcontext():
-            loss = run(**given)[0]
-        loss.backward()
+            loss = run(**inputs)[0]
+        (loss if scaler is None else scaler.scale(loss)).backward()
 
     run = model
     if how == "aot_eager":
@@ -137,7 +141,7 @@ def main() -> None:
     # Graphs are captured in the second call.
     if how == "reduce-overhead":
         step()
-    say(seconds_of(step, 2))
+    say(seconds_of(step, 2, waits=True))
 
 
 if __name__ == "__main__":

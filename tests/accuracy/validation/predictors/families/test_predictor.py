@@ -78,12 +78,12 @@ def test_a_row_of_a_commit_runs_that_commit(tmp_path: Path) -> None:
 
 
 def test_the_benchmark_of_nanogpt_has_the_batch_of_the_row(tmp_path: Path) -> None:
-    text = "batch_size = 8\nreal_data = True\ncompile_model = True\n"
+    settings = "batch_size = 8\nreal_data = True\ncompile_model = True\n"
     asked = PREDICTOR.asked(row(tmp_path, source="nanogpt-readme", local_batch=12)).program
     script = tmp_path / "bench.py"
-    script.write_text(text)
+    script.write_text(f"from model import GPT\n{settings}")
     changed = dataclasses.replace(asked, script=script).text()
-    assert changed == "batch_size = 12\nreal_data = False\ncompile_model = False\n"
+    assert changed.endswith("batch_size = 12\nreal_data = False\ncompile_model = False\n")
     script.write_text("batch_size = 8\n")
     with pytest.raises(ProgramError, match=r"bench.py has nothing like .*real_data"):
         dataclasses.replace(asked, script=script).text()
@@ -241,8 +241,55 @@ def test_training_for_many_steps_runs_at_the_clock_of_a_hot_device(
     assert float(found.sip.sustained.half_time_us) < 1
     # Kept answers are found by that name.
     assert "sip.sustained.half_time_us=0.001" in found.name
-    short = dataclasses.replace(asked, trains_hot=False)
+    short = dataclasses.replace(asked, runs_hot=False)
     assert PREDICTOR.machine_of(short, asked_row).name == found.name.partition(" ")[0]
+
+
+@pytest.mark.adr("0215-D2")
+@pytest.mark.parametrize(
+    ("fields", "hot"),
+    [
+        (
+            {
+                "source": "hf-compile-vision",
+                "device": "T4",
+                "program_config": "google/vit-base-patch16-224; batch 4",
+                "local_batch": 4,
+            },
+            True,
+        ),
+        (
+            {
+                "source": "build-nanogpt-lecture",
+                "device": "A100",
+                "program_config": "git checkout fb8bd6e",
+            },
+            True,
+        ),
+        (LLAMA, False),
+    ],
+)
+def test_forwards_and_steps_in_turn_run_at_the_clock_of_a_hot_device(
+    tmp_path: Path, fields: dict[str, object], hot: bool
+) -> None:
+    asked_row = row(tmp_path, **fields)
+    asked = PREDICTOR.asked(asked_row)
+    found = PREDICTOR.machine_of(asked, asked_row)
+    assert asked.runs_hot == hot
+    assert ("sip.sustained.half_time_us=0.001" in found.name) == hot
+
+
+@pytest.mark.adr("0215-D3")
+def test_torchscripts_gelu_is_one_kernel_unless_the_program_is_compiled(tmp_path: Path) -> None:
+    text = "from model import GPT\nbatch_size = 8\nreal_data = True\ncompile_model = True\n"
+    script = tmp_path / "bench.py"
+    script.write_text(text)
+    fused = []
+    for said in ("no", "yes"):
+        asked_row = row(tmp_path, source="nanogpt-readme", local_batch=12, compile=said)
+        program = PREDICTOR.asked(asked_row).program
+        fused.append("fused_gelu" in dataclasses.replace(program, script=script).text())
+    assert fused == [True, False]
 
 
 @pytest.mark.adr("0191-D2")

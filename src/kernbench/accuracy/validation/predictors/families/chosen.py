@@ -32,7 +32,7 @@ class ChosenProgram:
     """
     conditions: tuple[tuple[str, float], ...] = ()
     """Keys of the machine that the source's own host, or its cooling, had otherwise (ADR-0162)."""
-    trains_hot: bool = False
+    runs_hot: bool = False
     """Whether its devices are busy for so many steps that their clocks lose what they can."""
 
 

@@ -88,7 +88,7 @@ class ProgramPredictor:
         else:
             machine = self._machines.nodes_of(row.source, device, nodes, ranks // nodes)
         conditions = asked.conditions
-        if asked.trains_hot:
+        if asked.runs_hot:
             conditions = (*conditions, *training_clocks(machine).items())
         if not conditions:
             return machine

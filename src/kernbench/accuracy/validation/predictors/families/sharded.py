@@ -37,7 +37,7 @@ def mpt(row: Row, programs: Path) -> ChosenProgram:
     made = loop("mpt", *sizes, *more, ranks=row.integer("n_devices"))
     made = replace(made, nodes=num_nodes(row), folded_to=0)
     # The source gives tokens a second of all devices; the file, the step.
-    return ChosenProgram(program=made, trains_hot=True)
+    return ChosenProgram(program=made, runs_hot=True)
 
 
 TORCHTITAN = "73a0e69"
@@ -97,4 +97,4 @@ def torchtitan(row: Row, programs: Path) -> ChosenProgram:
         variables=(("NO_COLOR", "1"),),
         is_compiled=is_compiled(row),
     )
-    return ChosenProgram(program=program, trains_hot=True)
+    return ChosenProgram(program=program, runs_hot=True)
