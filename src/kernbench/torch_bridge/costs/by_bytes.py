@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from kernbench.op_log import Column
 
 
+MEMBOUND = "membound"
+"""The family of kernels whose time is that of their bytes, whose published errors theirs are."""
+
+
 def timing_by_bytes(
     name: str,
     sip: SipSpec,
@@ -29,6 +33,8 @@ def timing_by_bytes(
     chain_ps: int = 0,
     elements: Mapping[str, float] | None = None,
     reuse: Reuse | None = None,
+    *,
+    family: str = MEMBOUND,
 ) -> OperationTiming:
     """Return the schedules of a kernel that streams its operands through HBM once.
 
@@ -39,8 +45,8 @@ def timing_by_bytes(
     moved = (read_bytes, written_bytes)
     of_math = elements or {}
     return OperationTiming(
-        partial(_template, name, sip, moved, math_ps, chain_ps, of_math, reuse),
-        partial(timing_by_bytes, name, sip, *moved, math_ps, chain_ps, elements),
+        partial(_template, name, sip, moved, math_ps, chain_ps, of_math, reuse, family),
+        partial(timing_by_bytes, name, sip, *moved, math_ps, chain_ps, elements, family=family),
     )
 
 
@@ -77,6 +83,7 @@ def _template(
     chain_ps: int,
     elements: Mapping[str, float],
     reuse: Reuse | None,
+    family: str,
     queued: bool,
 ) -> Template:
     port_bytes = sum(moved)
@@ -94,7 +101,7 @@ def _template(
     return Template(
         name=name,
         kind="kernel",
-        family="membound",
+        family=family,
         algorithm="",
         duration_ps=end_ps,
         flops=0,

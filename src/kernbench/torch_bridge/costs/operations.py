@@ -15,6 +15,7 @@ from kernbench.torch_bridge.costs.attention import AttentionCosts, FlashAttentio
 from kernbench.torch_bridge.costs.by_bytes import chain_ps, timing_by_bytes, vector_ps
 from kernbench.torch_bridge.costs.cold_operands import cold_operands
 from kernbench.torch_bridge.costs.convolutions import ConvolutionCosts, is_planar
+from kernbench.torch_bridge.costs.factorizations import factorization_of
 from kernbench.torch_bridge.costs.gemm import GemmCosts
 from kernbench.torch_bridge.costs.given_shapes import GivenShapes
 from kernbench.torch_bridge.costs.norms import NormWeightCosts, rows_ps
@@ -81,6 +82,8 @@ class OperationCosts:
         """Whether products of float32 were timed as tf32."""
         self.unknown = Counter[str]()
         """Calls of operations whose arithmetic is not modeled, by name."""
+        self.bounded: set[str] = set()
+        """Operations whose time is a lower bound."""
         self.selecting: set[str] = set()
         """Operations that were timed as if elements that indices choose lay apart."""
 
@@ -137,7 +140,26 @@ class OperationCosts:
             found = self._recurrent.timing(func, name, args, sip_id, precision)
         else:
             found = self.attention.timing(func, name, args, kwargs, sip_id)
+        found = found or self._factorized(name, args, result, sip_id)
         return found or self._streamed(func, operation, args, kwargs, result, sip_id)
+
+    def _factorized(self, name: str, args: Any, result: Any, sip_id: int) -> OperationTiming | None:
+        """Return the schedules of a factorization, None for what is none."""
+        factorization = factorization_of(name, args)
+        if factorization is None:
+            return None
+        if factorization.is_bound:
+            self.bounded.add(name)
+        sip = self._machine.sip_at(sip_id)
+        read, written = num_bytes(args), num_bytes((result,))
+        waits_ps = factorization.waits_ps(args[0], sip)
+        key = (name, sip_id, read, written, waits_ps)
+        found = self._by_bytes.get(key)
+        if found is None:
+            # Nobody has published the error of factorizations.
+            found = timing_by_bytes(name, sip, read, written, chain_ps=waits_ps, family="")
+            self._by_bytes[key] = found
+        return found
 
     def streamed(self, name: str, read: int, written: int, sip_id: int) -> OperationTiming:
         """Return the schedules of a kernel that streams so many bytes."""

@@ -88,6 +88,12 @@ def _of_costs(session: Session) -> list[str]:
     if unknown:
         named = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
         lines.append(f"timed by their bytes alone, as their arithmetic is not modeled: {named}")
+    bounded = sorted(set().union(*(each.costs.bounded for each in pricings)))
+    if bounded:
+        lines.append(
+            "timed as lower bounds, as how often they iterate depends on numbers: "
+            f"{', '.join(bounded)}"
+        )
     selecting = sorted(set().union(*(each.costs.selecting for each in pricings)))
     if selecting:
         lines.append(
