@@ -54,17 +54,11 @@ def held_steps(reuse: Reuse | None, plan: KernelPlan, sip: SipSpec) -> tuple[int
     elif reuse.phase is AutogradPhase.RECORDED:
         found_of_stored = 0
     cold = reuse.cold_params or ()
-    found = tuple(
-        [
-            0
-            if not each.is_known or each.param in cold
-            else found_of_loaded
-            if each.is_loaded
-            else found_of_stored
-            for each in plan.operands
-        ]
-    )
-    return found if any(found) else ()
+    found = []
+    for each in plan.operands:
+        steps = found_of_loaded if each.is_loaded else found_of_stored
+        found.append(steps if each.is_known and each.param not in cold else 0)
+    return tuple(found) if any(found) else ()
 
 
 class OperationTiming:
