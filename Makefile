@@ -49,7 +49,7 @@ bench-check: $(VENV)/dev.stamp ## say what is slower than the baseline that is k
 bench-baseline: $(VENV)/torch.stamp ## keep what is measured now as the baseline
 	$(BIN)/python benches/host/speed_check.py --write
 
-tuner-truth: $(VENV)/run.stamp ## compare published tuned configurations with modeled times (three minutes): ARGS="--rows 12"
+tuner-truth: $(VENV)/run.stamp ## compare published tuned configurations with modeled times (three minutes): ARGS="--kernel experts --rows 12"
 	$(BIN)/python -m tools.tuner_truth $(ARGS)
 
 validate: $(VENV)/run.stamp ## score the model on measured rows: make validate DATA="gemm.csv ..."

@@ -132,6 +132,32 @@ def test_a_mixture_of_experts_is_near_the_time_of_its_weights(tokens: int, block
     assert found <= 3 * bound_ps(2 * moved, 2 * tokens * top * n * k)
 
 
+# 64 tiles of 64 rows; matrices of 51 MB, of which 9 tiles of a wave need two if there are eight.
+@pytest.mark.adr("0215-D1")
+def test_tiles_of_few_experts_read_few_matrices() -> None:
+    tokens, n, k, rows = 4096, 1792, 14336, 64
+    few, many = (
+        time_ps(
+            "expert_rows",
+            kernels.expert_rows,
+            lambda torch, num=num: (
+                torch.empty(tokens, k, dtype="f16"),
+                torch.empty(num, n, k, dtype="f16"),
+                torch.empty(tokens, 1, n, dtype="f16"),
+                torch.empty(tokens, dtype="i32"),
+                torch.empty(tokens // rows, dtype="i32"),
+                tokens, n, k, 1,
+            ),
+            (n // 128, tokens // rows),
+            BM=rows, BN=128, BK=64, num_stages=4,
+        )
+        for num in (8, tokens // rows)
+    )  # fmt: skip
+    flops = 2 * tokens * n * k
+    assert few <= 2 * bound_ps(2 * 8 * n * k, flops)
+    assert bound_ps(2 * 64 * n * k) <= many <= 1.5 * bound_ps(2 * 64 * n * k, flops)
+
+
 @pytest.mark.adr("0100-D4")
 def test_what_is_looked_up_in_a_small_table_costs_no_more_than_the_table() -> None:
     n, b = 1 << 22, 1024

@@ -13,10 +13,13 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kernbench import RuntimeContext
+from kernbench.commands import Loop
 from kernbench.hardware import SipSpec, load_machine
 from kernbench.kernel_ir import NO_CUDA
 from kernbench.kernel_time import ThreadBlock
 from kernbench.kernel_time.costs.block_costs import BlockCosts, resident_blocks, warp_grid
+from kernbench.kernel_time.program.timed_plan import build_program_plan
+from tests.kernel_time.kernel_traces import gemm_trace
 
 H100, A100 = load_machine("h100-sxm", 1).sip, load_machine("a100-sxm-80g", 1).sip
 ONE = ThreadBlock(num_warps=4, registers=32, shared_bytes=0, architecture=90)
@@ -115,6 +118,32 @@ def test_small_tiles_cost_more_per_element_of_the_result() -> None:
     alone = product_ps(H100, replace(ONE, num_warps=2), 128, 128)
     assert H100.pe.warps is not None
     assert alone >= full / float(H100.pe.warps.mma_share) * 0.99
+
+
+# By hand: of 64 x 128 elements of float16, 64 deep, wgmma reads (64 + 128) * 64 * 2 bytes of shared
+# memory, and loads write as many: 384 cycles at 128 bytes each, where the matrix unit takes 297.
+@pytest.mark.adr("0215-D2")
+def test_copies_of_factors_take_their_part_of_shared_memory() -> None:
+    assert H100.pe.warps is not None
+    costs = BlockCosts(ONE, H100.pe.warps, H100)
+    rate, size = Fraction(4096), (64 + 128) * 64 * 2
+    alone = costs.product_ps((1, 64, 128, 64), 2, rate)
+    assert alone == pytest.approx(2 * 64 * 128 * 64 / (4096 * 0.86049) / 1.83 * 1000, rel=0.01)
+    copied = costs.product_ps((1, 64, 128, 64), 2, rate, copied_bytes=size)
+    assert copied == pytest.approx(2 * size / 128 / 1.83 * 1000, rel=0.01)
+
+
+@pytest.mark.adr("0215-D2")
+def test_what_is_loaded_before_a_loop_is_copied_once() -> None:
+    ((loop, *_),) = (group.body for group in gemm_trace(64, 128, 256, (64, 128, 32)).groups)
+    assert isinstance(loop, Loop)
+    first, second, dot = loop.body
+    for before, inside, expected in (
+        ((), loop.body, 2 * (64 * 32 + 32 * 128)),
+        ((first,), (second, dot), 2 * 32 * 128),
+    ):
+        plan = build_program_plan((*before, replace(loop, body=inside)), 6)
+        assert plan.sites[-1].copied_bytes == expected
 
 
 @triton.jit

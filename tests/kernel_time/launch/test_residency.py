@@ -21,16 +21,20 @@ from kernbench.kernel_time.launch.residency import place_blocks
 def one_by_one(
     kinds: list[int], found: BlockTimes, num_pes: int, room: int
 ) -> tuple[list[int], list[int], int]:
-    """Return when and where blocks begin, and when the last one ends: ADR-0142, word by word."""
+    """Return when and where blocks begin, and when the last one ends: ADR-0142, word by word.
+
+    Where a block needs nothing of a resource, it does not wait for it (ADR-0215).
+    """
     free, running = [0] * num_pes, [[0] * room for _ in range(num_pes)]
     served = [0] * found.shared_ps.shape[1]
     starts, pes, ends = [], [], [0]
     for kind in kinds:
         pe = min(range(num_pes), key=lambda each: (free[each], each))
         start = free[pe]
+        end = start + int(found.duration_ps[kind])
         for index, each in enumerate(found.shared_ps[kind].tolist()):
             served[index] = max(served[index], start) + each
-        end = max(start + int(found.duration_ps[kind]), *served)
+            end = max(end, served[index]) if each else end
         running[pe] = [*running[pe][1:], end]
         free[pe] = max(start + int(found.own_ps[kind]), running[pe][0])
         starts.append(start)
@@ -59,6 +63,18 @@ def test_all_blocks_that_fit_begin_together(blocks: int, shared: list[int], expe
     placed = place_blocks(owner, times(10, shared, 100), num_pes=4, room=3)
     assert placed.makespan_ps == expected
     assert placed.first_start_ps.tolist() == [0]
+
+
+# HBM serves the first of two blocks for 100 ps; what is between them ends at once and makes room.
+@pytest.mark.adr("0215-D3")
+@pytest.mark.parametrize("num_blocks", [3, 96])
+def test_blocks_without_work_wait_for_nothing(num_blocks: int) -> None:
+    owner = np.ones(num_blocks, dtype=np.int64)
+    owner[[0, 2]] = 0
+    found = BlockTimes(np.array([0, 0]), np.array([[100, 0], [0, 0]]), np.array([10, 0]))
+    placed = place_blocks(owner, found, num_pes=2, room=1)
+    assert placed.last_start_ps[0] == 0
+    assert placed.makespan_ps == 200
 
 
 @given(

@@ -133,12 +133,14 @@ class BlockCosts:
         itemsize: int,
         flops_per_clock: Fraction,
         converted: bool = False,
+        copied_bytes: int = 0,
     ) -> int:
         """Return the time of products of ``sizes`` (how many, M, N, K), one after the other.
 
         The matrix unit's time for whole instructions of all warps, or longer where shared memory
         cannot deliver what they read: rows and columns of A and B that several warps need, or
-        instructions that need them, are read by each, and ``converted`` by each.
+        instructions that need them, are read by each, and ``converted`` by each. Meanwhile loads
+        write ``copied_bytes`` of the next factors there, through the same ports.
         """
         count, m, n, k = sizes
         conversion = Fraction(0)
@@ -163,8 +165,9 @@ class BlockCosts:
         depth = -(-k // _MMA_ROWS) * _MMA_ROWS
         flops = flops_per_clock * self._sip.pe.gemm.efficiency * share
         math = self.slowdown * 2 * rows * width * depth / flops
-        shared = Fraction(reads * k * itemsize, self._warps.shared_bytes_per_clock)
-        return self._sip.cycles_ps(ceil_ps(count * max(math, conversion, shared)))
+        crossing = count * reads * k * itemsize + copied_bytes
+        shared = Fraction(crossing, self._warps.shared_bytes_per_clock)
+        return self._sip.cycles_ps(ceil_ps(max(count * max(math, conversion), shared)))
 
 
 def warp_grid(m: int, n: int, num_warps: int) -> tuple[int, int]:

@@ -134,9 +134,12 @@ class CostModel:
         warps, block = sip.pe.warps, conditions.block
         self._block = None if warps is None or block is None else BlockCosts(block, warps, sip)
         self._fixed_ps = [self._engine_ps(site) for site in plan.sites]
+        self._own_ps = [self._engine_ps(site, site.copied_bytes) for site in plan.sites]
+        """By site: what it takes of an engine, with what loads write for it meanwhile."""
         self._waits_ps = [self._result_ps(site) for site in plan.sites]
         if self._block is not None and self._block.spill_ps and self._fixed_ps:
-            self._fixed_ps[self._spilling().index] += self._block.spill_ps
+            for each in (self._fixed_ps, self._own_ps):
+                each[self._spilling().index] += self._block.spill_ps
         self._cache = SharedCache(sip) if self._block is None else self._block.cache
         self._one_cube = ps_per_byte(sip.cube_hbm_gbps)
         self._port = ps_per_byte(sip.pe.dma_port_gbps)
@@ -173,7 +176,7 @@ class CostModel:
                 varies.append(())
                 latency.append(self._waits_ps[site.index])
                 busy.append(self._fixed_ps[site.index] * counts[site.index])
-                own.append(busy[-1])
+                own.append(self._own_ps[site.index] * counts[site.index])
                 continue
             conflicts = sharing.conflicts[site.index] if sharing.conflicts else 1
             missed = sharing.missed[site.index]
@@ -333,11 +336,11 @@ class CostModel:
             nanoseconds += sip.die_to_die.latency_ns
         return ceil_ps(nanoseconds * PS_PER_NS)
 
-    def _engine_ps(self, site: CommandSite) -> int:
+    def _engine_ps(self, site: CommandSite, copied_bytes: int = 0) -> int:
         """Return the cost of one GEMM or math command, 0 for a DMA command."""
         command = site.command
         if isinstance(command, Gemm):
-            return self._gemm_ps(command)
+            return self._gemm_ps(command, copied_bytes)
         slowdown = Fraction(1) if self._block is None else self._block.slowdown
         if isinstance(command, Math):
             elements = num_elements(command.dst.shape)
@@ -347,7 +350,7 @@ class CostModel:
             return ceil_ps(math_ps(MathClass.REDUCE, elements, self.sip) * slowdown)
         return 0
 
-    def _gemm_ps(self, command: Gemm) -> int:
+    def _gemm_ps(self, command: Gemm, copied_bytes: int) -> int:
         *batch, m, k = command.a.shape
         sizes = (num_elements(tuple(batch)), m, command.b.shape[-1], k)
         rate = gemm_flops_per_clock(command, self.sip)
@@ -355,7 +358,8 @@ class CostModel:
             converted = self._converts(command)
             if converted:
                 rate = Fraction(self.sip.gemm_flops_per_clock("float16"))
-            return self._block.product_ps(sizes, self._itemsize_of(command), rate, converted)
+            itemsize = self._itemsize_of(command)
+            return self._block.product_ps(sizes, itemsize, rate, converted, copied_bytes)
         return dot_ps(sizes, rate, self.sip)
 
     def _converts(self, command: Gemm) -> bool:

@@ -52,10 +52,16 @@ class Guess:
 
 
 class Numbers:
-    """The numbers of parts, at one program's position and one iteration of the loops around."""
+    """The numbers of parts, at one program's position and one iteration of the loops around.
 
-    def __init__(self, program: int, iteration: Mapping[int, int]) -> None:
+    ``loaded`` are numbers of loads that nothing stands in for, by the id of the load.
+    """
+
+    def __init__(
+        self, program: int, iteration: Mapping[int, int], loaded: Mapping[int, int] | None = None
+    ) -> None:
         self._program, self._iteration = program, iteration
+        self._given = loaded or {}
         self._found: dict[int, Guess] = {}
 
     def known(self, value: Separable | Predicate, rank: int) -> Array:
@@ -102,6 +108,8 @@ class Numbers:
 
     def _loaded(self, part: Loaded) -> Guess:
         rank = len(part.access.shape)
+        if id(part) in self._given:
+            return Guess(np.full((1,) * rank, self._given[id(part)]), True)
         addresses = self.known(part.access.offset, rank) + part.access.param * _PARAMETER
         if part.gather is not None:
             addresses = addresses + self.of(part.gather).array

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import reduce
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ Dims = tuple[int, ...]
 
 # Odd, so that multiplying by it loses nothing modulo 2**64.
 SPREAD = -7046029254386353131
+NOTHING_CHOSEN: Mapping[int, Array] = MappingProxyType({})
 
 
 def mixed(numbers: Array) -> Array:
@@ -63,18 +65,24 @@ def fold(array: Array, dims: Dims, keep: Dims) -> Array:
     return array
 
 
-def program_fingerprints(site: CommandSite, count: int, burst_bytes: int = 1) -> Array:
+def program_fingerprints(
+    site: CommandSite,
+    count: int,
+    burst_bytes: int = 1,
+    chosen: Mapping[int, Array] = NOTHING_CHOSEN,
+) -> Array:
     """Return a number per program, equal where programs touch the same addresses.
 
-    Of addresses that are data, those are taken as other ones that are made of other numbers. With
-    ``burst_bytes``, tiles whose elements begin in the same bursts are taken as the same.
+    Of addresses that are data, those are taken as other ones that are made of other numbers, unless
+    ``chosen`` has what programs load by the id of the load. With ``burst_bytes``, tiles whose
+    elements begin in the same bursts are taken as the same.
     """
     command = site.command
     assert isinstance(command, DmaRead | DmaWrite | Atomic)
     total = np.zeros(count, dtype=np.int64)
-    total = reduce(np.add, _program_terms(access_of(command).offset, burst_bytes), total)
+    total = reduce(np.add, program_terms(access_of(command).offset, burst_bytes), total)
     if site.gather is not None:
-        total = total * SPREAD + _marks(site.gather, count)
+        total = total * SPREAD + _marks(site.gather, count, chosen)
     return total
 
 
@@ -103,10 +111,12 @@ def parts_of(site: CommandSite) -> list[Separable | Predicate]:
     return parts
 
 
-def _marks(part: Part, count: int) -> Array:
+def _marks(part: Part, count: int, chosen: Mapping[int, Array]) -> Array:
     """Return a number per program, equal where programs have the same numbers in a part."""
-    found: dict[int, Array] = {}
+    found = {each: mixed(numbers).view(np.int64) for each, numbers in chosen.items()}
     for each in in_order(part):
+        if id(each) in found:
+            continue
         total = np.zeros(count, dtype=np.int64)
         known: list[Separable | Predicate] = []
         if isinstance(each, IndexTile | MaskTile):
@@ -118,7 +128,7 @@ def _marks(part: Part, count: int) -> Array:
             # What an atomic found, or something unknown: each program has something else.
             total += mixed(np.arange(count) + (each.number << 32)).view(np.int64)
         for value in known:
-            total = total * SPREAD + reduce(np.add, _program_terms(value), np.zeros_like(total))
+            total = total * SPREAD + reduce(np.add, program_terms(value), np.zeros_like(total))
         for source in inputs_of(each):
             total = total * SPREAD + found[id(source)]
         # Unmixed, what one operation makes could be what others make of its inputs.
@@ -126,7 +136,7 @@ def _marks(part: Part, count: int) -> Array:
     return found[id(part)]
 
 
-def _program_terms(value: Separable | Predicate, unit: int = 1) -> Iterator[Array]:
+def program_terms(value: Separable | Predicate, unit: int = 1) -> Iterator[Array]:
     """Yield, of each term that varies over programs, a number per program.
 
     Numbers of a term count in whole ``unit``, from that of the value's constant.
@@ -140,7 +150,7 @@ def _program_terms(value: Separable | Predicate, unit: int = 1) -> Iterator[Arra
 
 
 def _pattern_terms(value: Separable | Predicate) -> Iterator[Array]:
-    """As :func:`_program_terms`, without where a tensor's first element lies."""
+    """As :func:`program_terms`, without where a tensor's first element lies."""
     for dims, array in value.terms.items():
         if not dims or dims[0] != PROGRAM:
             continue

@@ -36,6 +36,7 @@ from kernbench.commands import (
     walk,
 )
 from kernbench.kernel_time.costs.bursts import Moved, touched
+from kernbench.kernel_time.costs.chosen_rows import chosen_rows
 from kernbench.kernel_time.costs.command_costs import Traffic, WaveSharing
 from kernbench.kernel_time.costs.common_bursts import common_shares
 from kernbench.kernel_time.costs.fingerprints import (
@@ -43,6 +44,7 @@ from kernbench.kernel_time.costs.fingerprints import (
     pattern_fingerprints,
     program_fingerprints,
 )
+from kernbench.kernel_time.costs.idle_programs import working_ids
 from kernbench.kernel_time.costs.joint_reads import ReadTogether
 from kernbench.kernel_time.costs.listed_addresses import listed
 from kernbench.kernel_time.costs.lookup_tables import Lookups, capped
@@ -191,12 +193,16 @@ class GroupSplit:
         self._dma = _dma_sites(self.plan)
         # Cells in order of their path, then of their wave.
         width = num_pes * (blocks_per_pe or 1)
-        wave_of = self._ids // width
+        working = working_ids(trace)
+        where, count = self._ids, trace.num_programs
+        if working is not None:
+            where, count = np.searchsorted(working, self._ids), len(working)
+        wave_of = where // width
         num_waves = int(wave_of.max()) + 1
         cells, _, self._cell_of = distinct(self._path_of * num_waves + wave_of)
         waves = cells % num_waves
         self._members = np.bincount(self._cell_of)
-        active = np.minimum(num_pes, trace.num_programs - waves * width)
+        active = np.clip(count - waves * width, 1, num_pes)
         self.class_of, self.classes = self._classes()
         self._looked_up: Mapping[int, Fraction] = {}
         if room is not None and self._lookups.sizes:
@@ -449,7 +455,9 @@ class GroupSplit:
 
         Tiles are taken as the same whose elements begin in the same bursts of ``unit`` bytes.
         """
-        marks = program_fingerprints(site, len(self._ids), unit)
+        count, size = len(self._ids), self._lookups.sizes.get(site.index)
+        chosen = {} if size is None else chosen_rows(site, count, size)
+        marks = program_fingerprints(site, count, unit, chosen)
         tiles = distinct(marks)[2]
         number = int(tiles.max()) + 1
         return tiles, np.bincount(distinct_values(parts * number + tiles) // number)

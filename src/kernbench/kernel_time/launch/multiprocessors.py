@@ -132,7 +132,8 @@ class Multiprocessors:
         before = until - shared
         waiting = np.maximum.accumulate(free[:, None] - before, axis=0)
         queues = np.maximum(self._served, waiting) + until
-        end = np.maximum(free + duration, queues.max(axis=1))
+        # What needs nothing of a resource does not wait for it.
+        end = np.maximum(free + duration, np.where(shared > 0, queues, 0).max(axis=1))
         self._served = queues[-1]
         self._note_end(int(end.max()))
         self._ends[:count, :-1] = self._ends[:count, 1:]
@@ -161,7 +162,8 @@ class Multiprocessors:
             served = [
                 max(until, start) + each for until, each in zip(served, shared[kind], strict=True)
             ]
-            end = max(start + durations[kind], *served)
+            needed = (until for until, each in zip(served, shared[kind], strict=True) if each)
+            end = max((start + durations[kind], *needed))
             latest = max(latest, end)
             ends[pe].append(end)
             heapq.heapreplace(free, (max(start + own[kind], ends[pe][0]), pe))

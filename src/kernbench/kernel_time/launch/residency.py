@@ -92,7 +92,8 @@ def _in_step(
                 max(until, start) + each * blocks
                 for until, each in zip(served, shared[index], strict=True)
             ]
-            end = max(start + durations[index], *served)
+            needed = (until for until, each in zip(served, shared[index], strict=True) if each)
+            end = max((start + durations[index], *needed))
             ends.append(end)
             free = start + own[index]
             makespan = max(makespan, end)

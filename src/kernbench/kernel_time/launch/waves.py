@@ -252,7 +252,8 @@ def _timed_group(traffic: GroupTraffic, model: CostModel, timing: PeTiming) -> G
         found = Paces(plan, costs[indices[0]].times, timing).of(programs)
         paces.update(zip(indices, found, strict=True))
     timed = [
-        _timed(traffic.plan, each, paces[index], model.in_turns) for index, each in enumerate(costs)
+        _timed(traffic.plan, each, paces[index], model.in_turns, timing)
+        for index, each in enumerate(costs)
     ]
     count = len(traffic.kind_of)
     segments = WaveSegments(
@@ -265,11 +266,15 @@ def _timed_group(traffic: GroupTraffic, model: CostModel, timing: PeTiming) -> G
     return GroupWaves(traffic.plan, traffic.kinds, timed, traffic.num_programs(), segments)
 
 
-def _timed(plan: ProgramPlan, costs: ProgramCosts, pace: Pace, in_turns: bool) -> TimedProgram:
-    duration = interval = max(pace.pipeline.end_ps, costs.least_ps)
+def _timed(
+    plan: ProgramPlan, costs: ProgramCosts, pace: Pace, in_turns: bool, timing: PeTiming
+) -> TimedProgram:
+    own = max(own_ps(plan, costs, in_turns))
+    # What loads write for a block's products meanwhile is not in its pipeline.
+    least = max(costs.least_ps, own if timing.are_blocks else 0)
+    duration = interval = max(pace.pipeline.end_ps, least)
     if pace.interval_ps is not None:
         interval = max(pace.interval_ps, costs.least_ps, *busy_ps(plan, costs))
-    own = max(own_ps(plan, costs, in_turns))
     return TimedProgram(costs, pace.pipeline, duration, min(interval, duration), own)
 
 

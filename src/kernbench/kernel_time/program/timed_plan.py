@@ -49,6 +49,8 @@ class CommandSite:
     """What the part of its addresses that is data was made of."""
     mask: Part | None = None
     """What its mask was made of, where that is data."""
+    copied_bytes: int = 0
+    """Of a product: what loads of the same loop bring of its factors each time."""
 
     @property
     def count(self) -> int:
@@ -186,6 +188,7 @@ class _Builder:
         args = tuple(each.arg.slot for each in loop.carried)
         if self.origins is not None:
             self.origins.leave(loop)
+        self._note_copies(body)
         innermost = not any(isinstance(each, Loop) for each in loop.body)
         return LoopNode(
             loop_id=loop.loop_id,
@@ -201,6 +204,20 @@ class _Builder:
             invariants=tuple(sorted(_reads(body) - _writes(body) - set(args))),
             late=self._late(body) if innermost and loop.num_stages > 1 else frozenset(),
         )
+
+    def _note_copies(self, body: tuple[Node, ...]) -> None:
+        """Say of a loop's products how many bytes of their factors its body loads."""
+        loaded: dict[int, int] = {}
+        for step in body:
+            if not isinstance(step, QueueStep):
+                continue
+            site = self.sites[step.site]
+            if isinstance(site.command, Gemm):
+                copied = sum(loaded.get(slot, 0) for slot in self.multiplied[step.site])
+                self.sites[step.site] = replace(site, copied_bytes=copied)
+            is_load = isinstance(site.command, DmaRead)
+            size = site.command.dst.size_bytes if is_load else 0  # type: ignore[union-attr]
+            loaded |= dict.fromkeys(step.writes, size)
 
     def _late(self, body: tuple[Node, ...]) -> frozenset[int]:
         """Return the loads of a body that feed no product, where it has products."""
