@@ -175,8 +175,8 @@ class CostModel:
                 occupancy.append(self._fixed_ps[site.index])
                 varies.append(())
                 latency.append(self._waits_ps[site.index])
-                busy.append(self._fixed_ps[site.index] * counts[site.index])
-                own.append(self._own_ps[site.index] * counts[site.index])
+                busy.append(self._own_ps[site.index] * counts[site.index])
+                own.append(busy[-1])
                 continue
             conflicts = sharing.conflicts[site.index] if sharing.conflicts else 1
             missed = sharing.missed[site.index]
