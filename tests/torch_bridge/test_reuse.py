@@ -15,7 +15,7 @@ from kernbench.hardware import load_machine  # noqa: E402
 from kernbench.kernel_time import KernelOperand  # noqa: E402
 from kernbench.library_kernels import AutogradPhase, Reuse  # noqa: E402
 from kernbench.op_log import Limit, Template  # noqa: E402
-from kernbench.torch_bridge.base.operation_timing import held_steps  # noqa: E402
+from kernbench.torch_bridge.base.operation_timing import GraphRun, held_steps  # noqa: E402
 from kernbench.torch_bridge.base.operations import describe  # noqa: E402
 from kernbench.torch_bridge.costs import OperationCosts  # noqa: E402
 from kernbench.torch_bridge.processes.float32 import Float32  # noqa: E402
@@ -200,3 +200,17 @@ def test_what_a_graph_is_given_by_others_is_cold(has_products: bool) -> None:
     for phase, stored in ((AutogradPhase.BACKWARD, 16), (AutogradPhase.RECORDED, 0)):
         reuse = Reuse(phase, cold_params=(1,))
         assert held_steps(reuse, plan, MACHINE.sip) == (16, 0, stored)
+
+
+@pytest.mark.adr("0208-D4")
+def test_no_other_storage_is_taken_for_one_that_a_graph_was_given() -> None:
+    inputs = [torch.empty(8), torch.empty(8), 3]
+    graph = GraphRun.of({"is_backward": True, "static_input_idxs": [0, 2]}, inputs)
+    assert graph.phase is AutogradPhase.BACKWARD
+    assert inputs[0].untyped_storage()._cdata in graph.cold
+    inputs[0] = None  # as a backward frees what it has used
+    made = [*inputs[1:2], *(torch.empty(8) for _ in range(100))]
+    assert not any(each.untyped_storage()._cdata in graph.cold for each in made)
+    given = {"is_inference": True}
+    assert GraphRun.of(given, []) == (AutogradPhase.UNRECORDED, {})
+    assert GraphRun.of({"is_inference": False}, []).phase is AutogradPhase.RECORDED

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from kernbench.kernel_time import SHARES
 from kernbench.library_kernels import AutogradPhase, Reuse, kept_share
@@ -31,9 +32,29 @@ class GraphRun(NamedTuple):
 
     phase: AutogradPhase
     """What it was compiled for."""
-    cold: frozenset[int]
+    cold: Mapping[int, StorageWeakRef]
     """Of what it is given, the storages that no operation has just made: weights, and in a backward
-    what the forward has kept. By ``_cdata``."""
+    what the forward has kept. By ``cdata``, which no other storage has while there are these."""
+
+    @classmethod
+    def of(cls, compiled: Mapping[str, Any], inputs: Sequence[Any]) -> GraphRun:
+        """Return it by the arguments that a graph was compiled with.
+
+        Cold is what PyTorch's compiler calls static: parameters, buffers, what the forward kept.
+        """
+        if compiled.get("is_backward"):
+            phase = AutogradPhase.BACKWARD
+        elif compiled.get("is_inference"):
+            phase = AutogradPhase.UNRECORDED
+        else:
+            phase = AutogradPhase.RECORDED
+        static = [inputs[index] for index in compiled.get("static_input_idxs") or ()]
+        cold = [
+            StorageWeakRef(each.untyped_storage())
+            for each in static
+            if isinstance(each, torch.Tensor)
+        ]
+        return cls(phase, {each.cdata: each for each in cold})
 
 
 def held_steps(reuse: Reuse | None, plan: KernelPlan, sip: SipSpec) -> tuple[int, ...]:

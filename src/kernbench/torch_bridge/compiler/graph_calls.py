@@ -16,9 +16,6 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
-from torch import Tensor
-
-from kernbench.library_kernels import AutogradPhase
 from kernbench.torch_bridge.base.operation_timing import GraphRun
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.call_counts import unseen
@@ -184,23 +181,6 @@ def _of_node(apply: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _run_of(graph: Any, inputs: Any) -> GraphRun:
-    """Return what a graph is for, and which of its inputs PyTorch's compiler calls static.
-
-    Those are parameters and buffers, and in a backward what the forward has kept.
-    """
-    given = graph.fx_kwargs
-    if given.get("is_backward"):
-        phase = AutogradPhase.BACKWARD
-    elif given.get("is_inference"):
-        phase = AutogradPhase.UNRECORDED
-    else:
-        phase = AutogradPhase.RECORDED
-    static = [inputs[index] for index in given.get("static_input_idxs") or ()]
-    cold = [each.untyped_storage()._cdata for each in static if isinstance(each, Tensor)]
-    return GraphRun(phase, frozenset(cold))
-
-
 def _in_graph(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def call(self: Any, inputs: Any) -> Any:
@@ -208,7 +188,7 @@ def _in_graph(original: Callable[..., Any]) -> Callable[..., Any]:
         if process is None or COMPILING.depth:
             return original(self, inputs)
         host = process.host
-        before, host.graph = host.graph, _run_of(self, inputs)
+        before, host.graph = host.graph, GraphRun.of(self.fx_kwargs, inputs)
         try:
             made = original(self, inputs)
         finally:
