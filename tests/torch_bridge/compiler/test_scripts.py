@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -32,11 +33,17 @@ torch.save(found.cpu(), sys.argv[1])
 """
 
 
+def num_known() -> dict[str, int]:
+    """Return how many functions TorchScript takes for each of some operations."""
+    names = Counter(torch.jit._builtins._get_builtin_table().values())
+    return {name: names[f"aten::{name}"] for name in ("tensor", "scaled_dot_product_attention")}
+
+
 @pytest.mark.parametrize("machine", ["ahbm", "h100-sxm"])
 def test_a_script_calls_functions_that_are_replaced(tmp_path: Path, machine: str) -> None:
     program, saved = tmp_path / "program.py", tmp_path / "found.pt"
     program.write_text(PROGRAM)
-    known = dict(torch.jit._builtins._get_builtin_table())
+    known = num_known()
     simulated(program, saved, machine=load_machine(machine))
     y = torch.arange(16.0).view(4, 4) * 2 + 1
     expected = torch.softmax(y @ y.T / 2, dim=-1) @ y
@@ -45,4 +52,4 @@ def test_a_script_calls_functions_that_are_replaced(tmp_path: Path, machine: str
     )
     expected += y / torch.sqrt(y.square().mean(1, keepdim=True) + torch.finfo(torch.float32).eps)
     torch.testing.assert_close(torch.load(saved), expected)
-    assert torch.jit._builtins._get_builtin_table() == known
+    assert num_known() == known

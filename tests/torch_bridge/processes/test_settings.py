@@ -134,3 +134,32 @@ dist.barrier()
     (cause,) = failed.value.exceptions
     assert isinstance(cause, RankFailedError)
     assert str(cause) == "rank 1 called os.kill(os.getpid(), SIGTERM)"
+
+
+@pytest.mark.adr("0214-D1")
+def test_a_rank_may_prefer_libraries_that_this_build_lacks(tmp_path: Path) -> None:
+    program = tmp_path / "prefers.py"
+    program.write_text(
+        """\
+import sys
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+torch.cuda.set_device(rank)
+linalg = torch.backends.cuda.preferred_linalg_library
+blas = torch.backends.cuda.preferred_blas_library
+if rank == 0:
+    linalg("magma")
+    blas("cublaslt")
+dist.barrier()
+with open(f"{sys.argv[1]}/rank{rank}", "w") as file:
+    print(linalg(), blas(), file=file)
+"""
+    )
+    simulated(program, tmp_path, nprocs=2)
+    assert "Magma" in (tmp_path / "rank0").read_text()
+    assert "Cublaslt" in (tmp_path / "rank0").read_text()
+    assert "Magma" not in (tmp_path / "rank1").read_text()
+    assert "Cublaslt" not in (tmp_path / "rank1").read_text()

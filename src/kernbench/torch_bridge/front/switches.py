@@ -32,6 +32,8 @@ _OF_PRECISION = (
     *(f"cublas_allow_{kind}_reduced_precision_reduction" for kind in ("fp16", "bf16")),
 )
 """Likewise; setting one of them changes others."""
+_OF_CUDA = ("linalg_preferred_backend", "blas_preferred_backend")
+"""Likewise, of libraries that only builds for CUDA have: others refuse to prefer one."""
 _PRECISIONS = (
     ("generic", "all"),
     *(("cuda", each) for each in ("all", "matmul", "conv", "rnn")),
@@ -62,6 +64,8 @@ class Switches:
                 owner = torch if name == _SET_ANOMALY else torch._C
                 self._setters[name] = getattr(owner, name)
                 patches.set(owner, name, self._noting(name))
+        for each in _OF_CUDA:
+            self._keep(each, patches)
         for module in (torch.backends.cudnn, torch.backends.mkldnn):
             self._note_properties(module, patches)
         patches.on_close(self.put, ())
@@ -80,6 +84,20 @@ class Switches:
     def _call(self, calls: Any) -> None:
         for name, args, named in calls:
             self._setters[name](*args, **dict(named))
+
+    def _keep(self, switch: str, patches: Patches) -> None:
+        """Keep what is set of a switch that C++ may refuse, and show it."""
+        setter, getter = f"_set_{switch}", f"_get_{switch}"
+        first = getattr(torch._C, getter)()
+        self._first[setter] = [(setter, (first,), ())]
+        self._setters[setter] = lambda value: None
+        patches.set(torch._C, setter, self._noting(setter))
+
+        def shown() -> Any:
+            chosen = (args[0] for name, args, _ in self._now if name == setter)
+            return next(chosen, first)
+
+        patches.set(torch._C, getter, shown)
 
     def _note_properties(self, module: ModuleType, patches: Patches) -> None:
         """Note what is set by a module's attributes, which hold C++'s own functions."""
