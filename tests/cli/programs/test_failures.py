@@ -173,6 +173,18 @@ def test_a_syntax_error_points_at_the_line() -> None:
     assert "x = = 3" in text
 
 
+def test_a_group_that_a_program_raises_is_told_with_all_that_is_in_it() -> None:
+    group = ExceptionGroup("both failed", [ValueError("bad 0"), ValueError("bad 1")])
+    text = describe_failure(group)
+    assert text.splitlines() == [
+        "error: ExceptionGroup: both failed (2 sub-exceptions)",
+        "  1. ValueError: bad 0",
+        "  2. ValueError: bad 1",
+    ]
+    many = describe_failure(ExceptionGroup("all", [ValueError(str(i)) for i in range(9)]))
+    assert many.splitlines()[-1] == "  and 5 more; --debug shows all"
+
+
 def test_an_interrupt_is_found_on_any_rank() -> None:
     group = BaseExceptionGroup("ranks", [ValueError(), KeyboardInterrupt()])
     assert is_interrupt(group)

@@ -36,7 +36,7 @@ _NUMBER = re.compile(r"\d+")
 def describe_failure(error: BaseException) -> str:
     """Return the text for stderr: each root cause, on which ranks, and where in the user's code."""
     blocks: dict[str, _Block] = {}
-    for rank, cause in root_causes(error):
+    for rank, cause in _of_ranks(error):
         text = _block(cause)
         block = blocks.setdefault(_NUMBER.sub("N", text.message), _Block(text.message, [], []))
         if rank is not None:
@@ -53,17 +53,23 @@ def describe_failure(error: BaseException) -> str:
 
 def root_causes(error: BaseException) -> Iterator[tuple[int | None, BaseException]]:
     """Yield the leaves of a failure, each with the rank that it came from, if it came from one."""
-    if not isinstance(error, BaseExceptionGroup):
+    for rank, each in _of_ranks(error):
+        if isinstance(each, BaseExceptionGroup):
+            for part in each.exceptions:
+                yield from ((rank if own is None else own, leaf) for own, leaf in root_causes(part))
+        else:
+            yield rank, each
+
+
+def _of_ranks(error: BaseException) -> Iterator[tuple[int | None, BaseException]]:
+    """Yield a failure, of each rank that has one; groups that a program raises are one each."""
+    by_rank = getattr(error, "errors", None)
+    if not isinstance(error, BaseExceptionGroup) or not isinstance(by_rank, dict):
         yield None, error
         return
-    by_rank = getattr(error, "errors", None)
-    if isinstance(by_rank, dict):
-        for rank, each in by_rank.items():
-            for inner, leaf in root_causes(each):
-                yield (rank if inner is None else inner), leaf
-        return
-    for each in error.exceptions:
-        yield from root_causes(each)
+    for rank, each in by_rank.items():
+        for inner, cause in _of_ranks(each):
+            yield (rank if inner is None else inner), cause
 
 
 def format_ranks(ranks: list[int]) -> str:
@@ -127,7 +133,9 @@ def _block(error: BaseException) -> _Text:
         and _words(before) not in message
     ):
         message = "\n".join([*filter(None, _one(before)), "then:", message])
-    if isinstance(error, InternalError):
+    if isinstance(error, BaseExceptionGroup):
+        where = "\n".join([where, *_parts(error)])
+    elif isinstance(error, InternalError):
         where += "\nthis is a bug in kernbench; run again with --debug and report the traceback"
     elif (line := _line_of_ours(error)) is not None:
         where += (
@@ -144,6 +152,16 @@ def _block(error: BaseException) -> _Text:
             "uses the torch that run() is given"
         )
     return _Text(message, where.lstrip("\n"))
+
+
+def _parts(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
+    """Yield the lines of each exception of a group, further in than its own."""
+    for number, each in enumerate(group.exceptions[:MOST_CAUSES], 1):
+        text = _block(each)
+        lines = [f"{number}. {text.message}", *text.where.splitlines()]
+        yield from (f"  {line}" for line in lines)
+    if len(group.exceptions) > MOST_CAUSES:
+        yield f"  and {len(group.exceptions) - MOST_CAUSES} more; --debug shows all"
 
 
 def _one(error: BaseException) -> _Text:
