@@ -122,7 +122,7 @@ def test_small_tiles_cost_more_per_element_of_the_result() -> None:
 
 # By hand: of 64 x 128 elements of float16, 64 deep, wgmma reads (64 + 128) * 64 * 2 bytes of shared
 # memory, and loads write as many: 384 cycles at 128 bytes each, where the matrix unit takes 297.
-@pytest.mark.adr("0215-D2")
+@pytest.mark.adr("0217-D2")
 def test_copies_of_factors_take_their_part_of_shared_memory() -> None:
     assert H100.pe.warps is not None
     costs = BlockCosts(ONE, H100.pe.warps, H100)
@@ -133,7 +133,7 @@ def test_copies_of_factors_take_their_part_of_shared_memory() -> None:
     assert copied == pytest.approx(2 * size / 128 / 1.83 * 1000, rel=0.01)
 
 
-@pytest.mark.adr("0215-D2")
+@pytest.mark.adr("0217-D2")
 def test_what_is_loaded_before_a_loop_is_copied_once() -> None:
     ((loop, *_),) = (group.body for group in gemm_trace(64, 128, 256, (64, 128, 32)).groups)
     assert isinstance(loop, Loop)

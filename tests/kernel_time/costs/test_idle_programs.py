@@ -13,7 +13,7 @@ from tests.kernel_time.kernel_traces import access, gemm_trace, only_gemm, trace
 LOOK = DmaRead(Tile(9, (), int32), access(0, (), int32), Predicate(()), None, UNKNOWN_LINE)
 
 
-@pytest.mark.adr("0215-D3")
+@pytest.mark.adr("0217-D3")
 def test_programs_that_only_look_for_work_are_told_from_those_that_do() -> None:
     working = (LOOK, *only_gemm(16, 16, 16))
     found = working_ids(trace_of(([0, 2, 5], working), ([1, 3], (LOOK,)), ([4], ())))

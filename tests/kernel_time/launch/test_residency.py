@@ -23,7 +23,7 @@ def one_by_one(
 ) -> tuple[list[int], list[int], int]:
     """Return when and where blocks begin, and when the last one ends: ADR-0142, word by word.
 
-    Where a block needs nothing of a resource, it does not wait for it (ADR-0215).
+    Where a block needs nothing of a resource, it does not wait for it (ADR-0217).
     """
     free, running = [0] * num_pes, [[0] * room for _ in range(num_pes)]
     served = [0] * found.shared_ps.shape[1]
@@ -66,7 +66,7 @@ def test_all_blocks_that_fit_begin_together(blocks: int, shared: list[int], expe
 
 
 # HBM serves the first of two blocks for 100 ps; what is between them ends at once and makes room.
-@pytest.mark.adr("0215-D3")
+@pytest.mark.adr("0217-D3")
 @pytest.mark.parametrize("num_blocks", [3, 96])
 def test_blocks_without_work_wait_for_nothing(num_blocks: int) -> None:
     owner = np.ones(num_blocks, dtype=np.int64)
