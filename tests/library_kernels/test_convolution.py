@@ -89,6 +89,14 @@ def test_a_planar_image_is_taken_as_it_is_where_that_is_faster() -> None:
     assert seen == {0, 2}
 
 
+@pytest.mark.adr("0218-D1")
+@pytest.mark.parametrize(("width", "is_moved"), [(4, False), (8, True), (16, False)])
+def test_planes_of_groups_of_eight_are_rearranged(width: int, is_moved: bool) -> None:
+    channels = 48 * width
+    grouped = replace(PLAIN, given=channels, made=channels, groups=48, planar=True)
+    assert (moves(of_rtx_3090(grouped)) == 2) == is_moved
+
+
 @pytest.mark.adr("0139-D2")
 @pytest.mark.adr("0196-D5")
 def test_groups_of_odd_widths_run_on_the_vector_engine_channels_last() -> None:

@@ -39,6 +39,9 @@ _OF_MANY_GROUPS = (16, 64)
 """Widths whose kernels version 7's calls take for many groups alone: with PyTorch 1.13,
 RegNetX-800MF, EfficientNet-B0-g16 and RegNetZ-4GF take 1.2 to 1.4 times as long channels-last as
 with 2.4, and ResNeXTs of 32 groups do not."""
+_NEVER_PLANAR = 8
+"""Width of groups for which no kernel takes planes as they are: with one, NF-RegNets and RegNets of
+8 would take 7 to 16 % less with planes than they do, on four devices."""
 _WHOLE_TILE = 64
 """Groups of so many channels, and multiples, fill tiles: NFNets' of 128 take no longer in inference
 channels-last than with planes."""
@@ -160,7 +163,8 @@ def _candidates(
     elif by_matrix and _has_odd_rows(conv):
         kernels = tuple(_renamed(each, "_odd", library) for each in kernels)
     yield (*moves, *kernels * launches)
-    if conv.planar and moves and f"{kernels[0].name}_planar" in library.names():
+    has_planar = f"{kernels[0].name}_planar" in library.names() and not _is_moved(conv)
+    if conv.planar and moves and has_planar:
         product = _product(conv, padded=False)
         kernels = product_kernels(product, sip, library, "conv").kernels
         yield tuple(_renamed(each, "_planar", library) for each in kernels) * launches
@@ -184,6 +188,11 @@ def _has_grouped_kernel(conv: Convolution) -> bool:
     if given not in _GROUP_WIDTHS:
         return given in _GRADIENT_WIDTHS
     return not conv.given % _AT_A_TIME if given <= _NARROW else conv.groups >= _AT_A_TIME
+
+
+def _is_moved(conv: Convolution) -> bool:
+    """Return whether planes are rearranged in any case."""
+    return conv.groups > 1 and min(_widths(conv)) == _NEVER_PLANAR
 
 
 def _is_for_winograd(conv: Convolution) -> bool:
