@@ -57,7 +57,7 @@ validate: $(VENV)/run.stamp ## score the model on measured rows: make validate D
 	$(BIN)/kernbench validate $(DATA) --page docs/validation.md
 
 programs: $(VENV)/torch.stamp ## fetch programs whose rows validate answers into build/programs: [ARGS="--from CLONES"]
-	$(PIP) install --quiet --constraint constraints/locked.txt transformers==5.23.0 timm==1.0.31 torchvision sentencepiece tiktoken pybind11 torchdata==0.11.0 "datasets>=4.8" tyro tensorboard
+	$(PIP) install --quiet --constraint constraints/locked.txt transformers==5.23.0 timm==1.0.31 torchvision scipy sentencepiece tiktoken pybind11 torchdata==0.11.0 "datasets>=4.8" tyro tensorboard
 	$(BIN)/python -m kernbench.accuracy.programs.sources build/programs $(ARGS)
 
 test-triton-versions: ## run the plug-in's tests on every supported Triton release: ARGS="3.8 3.7"

@@ -81,3 +81,21 @@ def test_rows_that_lanes_cannot_load_16_bytes_of_take_longer() -> None:
     assert 2 < times[-1] / times[0] < 4
     single = dataclasses.replace(wide, dtype="float32", itemsize=4, out_bytes=4)
     assert time_us(single) == time_us(dataclasses.replace(single, access_bytes=4))
+
+
+@pytest.mark.adr("0218-D1", "0218-D2")
+@pytest.mark.parametrize("machine", ["v100", "a100-sxm-80g", "h100-sxm", "b200"])
+def test_small_float32_products_take_what_few_steps_take(machine: str) -> None:
+    loaded = load_machine(machine)
+    assert loaded.spec.kernel_library is not None
+    library = load_library(loaded.spec.kernel_library)
+
+    def took_us(rows: int, size: int) -> float:
+        product = Product(m=rows, n=size, k=size, dtype="float32", itemsize=4, out_bytes=4)
+        return product_kernels(product, loaded.sip, library).total_us
+
+    trip_us = float(library.constants("blas_float32").trip_ns) / 1e3
+    for rows in (16, 64, 128):
+        # A quarter of the steps that a tile takes whose warps do not share them, and 6 us beside.
+        assert took_us(rows, 256) < 256 / 8 / 4 * trip_us + 6
+        assert took_us(rows, 256) < took_us(rows, 512) < 1.5 * took_us(rows, 1024)

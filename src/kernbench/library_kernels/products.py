@@ -86,6 +86,8 @@ class ProductTile:
     block_m: int
     block_n: int
     splits: tuple[int, ...] = (1,)
+    slices: int = 1
+    """Groups of warps in a block, each of which takes a part of every trip's K."""
 
 
 _MATRIX_TILES = (
@@ -106,7 +108,7 @@ weights of 3 x 4 and 4 x 4 from 10 to 20 million rows (CaiT, ConViT) do not take
 _LONG, _LONG_SPLITS = 8192, (1, 4, 8, 11, 16, 32)
 """Gradients of a convolution's weights are sums over so many positions, cut as PEs are free."""
 _VECTOR_TILES = (
-    ProductTile(32, 32, (1, 4)),
+    ProductTile(32, 32, (1, 4), slices=4),
     ProductTile(64, 64, (1, 4, 8)),
     ProductTile(32, 128),
     ProductTile(128, 64, (1, 3)),
@@ -162,7 +164,7 @@ def _candidates(product: Product, sip: SipSpec, name: str) -> Iterator[tuple[Lib
         for split in splits:
             may_split = product.may_split and product.batch == 1
             if split == 1 or (may_split and product.k >= split * _LEAST_PART):
-                yield _tiled(product, tile, split, depth, name, sip)
+                yield _tiled(product, tile, split, depth * tile.slices, name, sip)
 
 
 def _tiled(
