@@ -83,7 +83,7 @@ def test_rows_that_lanes_cannot_load_16_bytes_of_take_longer() -> None:
     assert time_us(single) == time_us(dataclasses.replace(single, access_bytes=4))
 
 
-@pytest.mark.adr("0218-D1", "0218-D2")
+@pytest.mark.adr("0219-D1", "0219-D2")
 @pytest.mark.parametrize("machine", ["v100", "a100-sxm-80g", "h100-sxm", "b200"])
 def test_small_float32_products_take_what_few_steps_take(machine: str) -> None:
     loaded = load_machine(machine)
