@@ -19,7 +19,13 @@ from kernbench.cli.console.interrupt import interruptible
 from tests.programs import PROGRAMS
 
 
-def interrupted(args: list[str], folder: Path, *, group: bool = False) -> tuple[int, str]:
+def interrupted(
+    args: list[str],
+    folder: Path,
+    *,
+    group: bool = False,
+    sent: signal.Signals = signal.SIGINT,
+) -> tuple[int, str]:
     """Interrupt a program when it says that it is ready; return its status and its stderr.
 
     With ``group`` all its processes are, as by a terminal.
@@ -37,7 +43,7 @@ def interrupted(args: list[str], folder: Path, *, group: bool = False) -> tuple[
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == "ready\n"
-            (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
+            (os.killpg if group else os.kill)(process.pid, sent)
             _, err = process.communicate(timeout=60)
         finally:
             process.kill()
@@ -142,6 +148,35 @@ def test_an_interrupt_waits_until_an_extension_module_is_initialised() -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert set(after) == {"initialised"}
+
+
+FINALIZER = """
+import torch
+
+class Dying:
+    def __del__(self):
+        print("ready", flush=True)
+        for _ in range(10**7):  # for some tenths of a second
+            pass
+
+Dying()
+while True:
+    torch.ones(1, device="cuda")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.adr("0011-D3")
+@pytest.mark.parametrize(
+    ("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)]
+)
+def test_a_signal_to_the_command_is_none_of_a_rank(
+    sent: signal.Signals, status: int, tmp_path: Path
+) -> None:
+    """A rank of a PyTorch program has handlers and alarms of its own (ADR-0214)."""
+    (tmp_path / "finalizer.py").write_text(FINALIZER)
+    found, err = interrupted(["-m", "kernbench", "run", "finalizer.py"], tmp_path, sent=sent)
+    assert found == status, err
 
 
 def test_an_ignored_interrupt_stays_ignored() -> None:

@@ -13,6 +13,9 @@ from typing import Any
 from kernbench.interrupts import RETRY_S, is_untimely
 from kernbench.outputs import take_away
 
+_signal, _getsignal, _set_timer = signal.signal, signal.getsignal, signal.setitimer
+_kill, _getpid = os.kill, os.getpid
+"""Python's own: in a rank of a PyTorch program the names are of what is the rank's (ADR-0214)."""
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _DEFAULTS = {
     signal.SIGINT: signal.default_int_handler,
@@ -29,14 +32,14 @@ def interruptible() -> Iterator[None]:
     comes just then is raised a moment later. SIGTERM and SIGHUP end the process as ever, but take
     away files that are half written. Signals that the parent process ignores stay ignored.
     """
-    ours = [each for each, usual in _DEFAULTS.items() if signal.getsignal(each) is usual]
+    ours = [each for each, usual in _DEFAULTS.items() if _getsignal(each) is usual]
     if not ours or threading.current_thread() is not threading.main_thread():
         yield
         return
     handler = _Handler()
-    before: dict[int, Any] = {signal.SIGALRM: signal.signal(signal.SIGALRM, handler)}
+    before: dict[int, Any] = {signal.SIGALRM: _signal(signal.SIGALRM, handler)}
     for number in reversed(ours):  # from SIGINT on, an interrupt may come
-        before[number] = signal.signal(number, handler)
+        before[number] = _signal(number, handler)
     try:
         yield
     finally:
@@ -53,14 +56,14 @@ class _Handler:
         if number != signal.SIGALRM:
             self._waiting.add(number)
         if is_untimely(frame):
-            signal.setitimer(signal.ITIMER_REAL, RETRY_S)
+            _set_timer(signal.ITIMER_REAL, RETRY_S)
             return
         waiting, self._waiting = self._waiting, set()
         for ending in _ENDING:
             if ending in waiting:
                 take_away()
-                signal.signal(ending, signal.SIG_DFL)
-                os.kill(os.getpid(), ending)
+                _signal(ending, signal.SIG_DFL)
+                _kill(_getpid(), ending)
         if signal.SIGINT in waiting:
             raise KeyboardInterrupt
 
@@ -68,10 +71,10 @@ class _Handler:
 def _restore(handler: _Handler, before: dict[int, Any]) -> None:
     """Restore the handlers, even if another interrupt arrives meanwhile."""
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        _set_timer(signal.ITIMER_REAL, 0)
         for number, each in before.items():
-            if number == signal.SIGINT or signal.getsignal(number) is handler:
-                signal.signal(number, each)
+            if number == signal.SIGINT or _getsignal(number) is handler:
+                _signal(number, each)
     except KeyboardInterrupt:
         _restore(handler, before)
         raise
