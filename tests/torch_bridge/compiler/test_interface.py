@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +15,7 @@ pytest.importorskip("torch")
 from kernbench.accuracy.programs import Program, ProgramRunner
 from kernbench.hardware import load_machine
 
+ROOT = Path(__file__).parents[3]
 _TEXT = """
 import torch
 
@@ -42,3 +46,19 @@ def test_programs_of_one_process_compile_each_for_its_machine(tmp_path: Path) ->
         assert runner.step_us(replace(program, is_compiled=False), load_machine("h200")) == 0
     finally:
         runner.close()
+
+
+@pytest.mark.slow
+def test_what_a_run_has_compiled_is_not_the_next_ones() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.torch_bridge.programs.captured_in_turns"],
+        cwd=ROOT,
+        env=os.environ | {"KERNBENCH_COMPILE": "", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    first, other, again = (float(line.split()[1]) for line in done.stdout.splitlines())
+    assert first == again
+    assert other > 1.5 * first

@@ -160,6 +160,8 @@ class Compiler:
         from torch._inductor import cudagraph_trees
 
         patches, views = self._patches, self.views
+        # Code of a library is there for the next run, too, which may be of another machine.
+        patches.on_close(torch._dynamo.reset)
         device_interface.init_device_reg()
         interface.install(patches)
         fakes.install(patches, views)
