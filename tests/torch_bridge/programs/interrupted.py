@@ -3,14 +3,14 @@
 python interrupted.py thread|pool
 """
 
-import signal
+import _signal  # Ctrl-C is not of the rank, whose alarms are those of ``signal`` (ADR-0214)
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 
 def work():
-    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    _signal.setitimer(_signal.ITIMER_REAL, 0.1)
     while True:
         pass
 
