@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 def work():
-    _signal.setitimer(_signal.ITIMER_REAL, 0.1)
+    _signal.setitimer(_signal.ITIMER_REAL, 0.1, 5)  # again, as a user would
     while True:
         pass
 
