@@ -418,6 +418,8 @@ def test_launch_attributes_change_what_the_device_meets() -> None:
     assert plain - follows == sip.front_end_ps - sip.queued_front_end_ps
     cached = LaunchAttributes(cached=(("x", Fraction(1)), ("out", Fraction(1))))
     assert _durations("a100-sxm-80g", cached) < plain
+    # What is only stored, and stored or read again soon, stays in the cache.
+    assert _durations("a100-sxm-80g", LaunchAttributes(cached=(("out", Fraction(1)),))) < plain
     with pytest.raises(UsageError, match="add_one has no parameter y"):
         _durations("a100-sxm-80g", LaunchAttributes(cached=(("y", Fraction(1)),)))
     with pytest.raises(UsageError, match="must be from 0 to 1, but got 2"):

@@ -132,8 +132,6 @@ class KernelLauncher:
         self._entries: dict[KernelBinary, KernelEntry] = {}
         self._alike: dict[Hashable, KernelEntry] = {}
         """The same entries, keyed by what decides plans: binaries with equal plans share one."""
-        self._fitting: set[tuple[KernelBinary, int]] = set()
-        """What was found to fit onto a PE, with the identity of its SIP's description."""
         self.kept_plans = KeptPlans()
 
     def launch_named(
@@ -146,11 +144,7 @@ class KernelLauncher:
     ) -> None:
         """Do what ``torch.launch`` comes down to once Triton has found the binary; for ``ops``."""
         state = self.run.rank_state
-        # SIPs without a description of their own share one object.
-        room = (binary, id(self.run.devices.sip(state.sip_id).spec))
-        if room not in self._fitting:
-            binary.check_room(self)
-            self._fitting.add(room)
+        binary.check_room(self)
         outer, state.launch_label = state.launch_label, name
         outer_attributes, state.launch_attributes = state.launch_attributes, attributes
         try:

@@ -32,7 +32,7 @@ def install(patches: Patches) -> None:
     for owner, name, instead in (
         (signal, "signal", _handle),
         (signal, "getsignal", _handler),
-        (signal, "raise_signal", _raise),
+        (signal, "raise_signal", _receive),
         (signal, "alarm", _alarm),
         (signal, "setitimer", _set_timer),
         (signal, "getitimer", _timer),
@@ -91,13 +91,8 @@ def _is_main(process: Process) -> bool:
     return process.thread is process.main_thread
 
 
-def _raise(process: Process, number: int) -> None:
-    """``signal.raise_signal``."""
-    _receive(process, number)
-
-
 def _receive(process: Process, number: int) -> None:
-    """Do what a process does that receives a signal."""
+    """Do what a process does that receives a signal (``signal.raise_signal``)."""
     handler = signal.SIG_DFL if number in _UNCATCHABLE else _handler(process, number)
     if handler is signal.SIG_DFL:
         if number not in _UNHEARD:

@@ -69,7 +69,8 @@ class GemmBounds:
         )
         a_slow, b_slow, c_slow = self._slowdowns(tile)
         moved = problem.input_bytes * self._cold[0] * a_slow
-        moved += problem.weight_bytes * self._cold[1] * b_slow + stored * c_slow
+        moved += problem.weight_bytes * self._cold[1] * b_slow
+        moved += stored * self._cold_results(tile) * c_slow
         cool_ps = max(
             self._in_waves_ps(tile, programs),
             self._served_ps(tile, programs, stored),
@@ -208,7 +209,8 @@ class GemmBounds:
             + moved_b * self._shared.crossings(missed[1])
             + stored
         )
-        from_hbm = moved_a * missed[0] * a_slow + moved_b * missed[1] * b_slow + stored * c_slow
+        from_hbm = moved_a * missed[0] * a_slow + moved_b * missed[1] * b_slow
+        from_hbm += stored * self._cold_results(tile) * c_slow
         share_ps = active * max(self._cache * through, self._hbm * from_hbm)
         return _LeastProgram(
             loop_ps,
@@ -257,13 +259,21 @@ class GemmBounds:
         half_ps = float(sustained.half_time_us) * 1e6
         return busy_ps * (1 + float(sustained.clock_loss) * load * busy_ps / (busy_ps + half_ps))
 
+    def _cold_results(self, tile: GemmTile) -> float:
+        """Return the share of what a product stores that reaches HBM."""
+        return self._cold_parts(tile.split_k) if tile.split_k > 1 else 1.0
+
+    def _cold_parts(self, split_k: int) -> float:
+        """Return the share of split-K's parts that the cache does not hold for the sum."""
+        size = _PART_BYTES * self.problem.m * self.problem.n * split_k
+        return self._shared.missed(1.0, float(self._shared.result_share(size)))
+
     def _sum_ps(self, split_k: int) -> float:
         """Return the least time of split-K's second kernel, without its front end."""
         sip, size = self.sip, self.problem.m * self.problem.n
         (programs,), constants = sum_parts_launch(size, split_k)
         block = constants["BLOCK"]
-        held = self._shared.result_share(_PART_BYTES * size * split_k)
-        cold = self._shared.missed(1.0, float(held))
+        cold = self._cold_parts(split_k)
         before, active = divmod(programs - 1, sip.num_pes)
         last = block if active else size - (programs - 1) * block
         each = self._sum_program(split_k, block, sip.num_pes, cold)
