@@ -14,6 +14,7 @@ from kernbench.accuracy.validation.scores.baselines import Baselines, baselines
 from kernbench.accuracy.validation.scores.families import families_of
 from kernbench.accuracy.validation.scores.goals import goals_of
 from kernbench.accuracy.validation.scores.memories import peaks_of
+from kernbench.accuracy.validation.scores.outliers import outliers_of
 from kernbench.accuracy.validation.scores.score import (
     Errors,
     Group,
@@ -222,6 +223,7 @@ def _more(scored: Sequence[Scored], machines: Machines) -> list[tuple[str, list[
             for each in families
         ]  # fmt: skip
         tables.append(("whole programs", lines))
+    tables += _outliers(scored)
     speedups = speedups_of(scored)
     if speedups:
         lines = [["compiled over eager", "device", "pairs", "measured", "modeled", "MAPE"]]
@@ -258,6 +260,35 @@ def _more(scored: Sequence[Scored], machines: Machines) -> list[tuple[str, list[
         ]  # fmt: skip
         tables.append(("fitted numbers of each machine, and GEMM rows that fits keep apart", lines))
     return tables
+
+
+def _outliers(scored: Sequence[Scored]) -> list[tuple[str, list[list[str]]]]:
+    """Return the table of rows that break a goal's limit of single rows, if any does."""
+    found = outliers_of(scored)
+    if not found:
+        return []
+    lines = [
+        [
+            "row", "device", "measured ms", "modeled ms", "error", "others of the program", "MAPE",
+            "us per item", "the same shape elsewhere on that device",
+        ]
+    ]  # fmt: skip
+    for each in found:
+        alike = each.alike_us
+        lines.append(
+            [
+                f"{each.source} {each.program}",
+                each.device,
+                f"{each.measured_us / 1e3:.1f}",
+                f"{each.modeled_us / 1e3:.1f}",
+                f"{each.error:+.0f} %",
+                str(each.others),
+                _percent(each.others_mape),
+                "-" if each.item_us is None else f"{each.item_us:.0f}",
+                f"{alike[0]:.0f} to {alike[-1]:.0f} ({len(alike)})" if alike else "-",
+            ]
+        )
+    return [("programs further off than a goal lets any row be", lines)]
 
 
 def _memories(scored: Sequence[Scored]) -> list[tuple[str, list[list[str]]]]:
