@@ -197,3 +197,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if len(known) > _MOST_LISTED:
         return f"none of the {len(known)} known names is like it"
     return f"known: {', '.join(known)}" if known else "none are known"
+
+
+def is_host_exhausted(error: BaseException) -> bool:
+    """Return whether the memory of this machine has run out, as Python, numpy or PyTorch say it."""
+    is_pytorchs = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    return isinstance(error, MemoryError) or is_pytorchs

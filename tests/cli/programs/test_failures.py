@@ -225,11 +225,15 @@ class Pile(list):
 
     def clear(self):
         assert not self, "somebody needs it"
+
+    def copy(self):
+        return b" " * (1 << 62)
 """
 
 
 @pytest.mark.parametrize(
-    ("name", "is_ours"), [("pop", False), ("top", True), ("sort", False), ("clear", True)]
+    ("name", "is_ours"),
+    [("pop", False), ("top", True), ("sort", False), ("clear", True), ("copy", False)],
 )
 def test_only_what_ours_neither_says_nor_hands_on_may_be_a_mistake_of_ours(
     name: str, is_ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

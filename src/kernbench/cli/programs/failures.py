@@ -21,7 +21,12 @@ from typing import NamedTuple
 
 import kernbench
 from kernbench.cli.programs.bench_file import shipped_folder
-from kernbench.errors import CheckFailedError, InternalError, KernbenchError
+from kernbench.errors import (
+    CheckFailedError,
+    InternalError,
+    KernbenchError,
+    is_host_exhausted,
+)
 
 MOST_FRAMES = 6
 MOST_CAUSES = 4
@@ -231,13 +236,14 @@ def _line_of_ours(error: BaseException) -> str | None:
 
     Errors of kernbench's own kinds are no mistakes, nor is what stands in for Python's and
     PyTorch's objects: ``os.environ``, ``sys.argv``, ``time.sleep`` and the like fail as those do.
-    A full disk behind stdout is nobody's.
+    A full disk behind stdout is nobody's, and so is memory of this machine that has run out.
     """
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
     is_of_storage = isinstance(error, OSError) and error.errno in _OF_STORAGE
-    if isinstance(error, KernbenchError) or is_of_storage or last is None:
+    is_nobodys = is_of_storage or is_host_exhausted(error)
+    if isinstance(error, KernbenchError) or is_nobodys or last is None:
         return None
     filename = last.tb_frame.f_code.co_filename
     if is_users(filename):

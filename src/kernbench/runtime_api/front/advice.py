@@ -6,7 +6,7 @@ import difflib
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import KernbenchError, is_host_exhausted
 from kernbench.runtime_api.tensors.operators import PYTORCH
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def advise(error: BaseException, engine: KernelEngine, has_data: bool) -> None:
         return
     elif isinstance(error, AttributeError):
         _name_instead(error)
-    elif isinstance(error, MemoryError) or "DefaultCPUAllocator" in _words(error):
+    elif is_host_exhausted(error):
         text = "the memory of this machine is exhausted"
         if has_data:
             text += (
@@ -71,7 +71,3 @@ def _name_instead(error: AttributeError) -> None:
     elif not text.endswith("?"):
         text += ", and has what simulated devices have; leave it out, or guard it with hasattr()"
     error.add_note(text)
-
-
-def _words(error: BaseException) -> str:
-    return str(error) if isinstance(error, RuntimeError) else ""

@@ -26,6 +26,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.call_counts import once_for_all, owe_calls, unseen
+from kernbench.torch_bridge.processes.compiling import COMPILING
 
 # Others may hold data of the rank that made them.
 _STATELESS = frozenset({Shard, Replicate, Partial, _StridedShard, _NormPartial})
@@ -94,7 +95,9 @@ class SharedRules:
     def __call__(self, schema: Any) -> Any:
         """Return the ``OutputSharding`` of a call."""
         found, num_calls = self._rule_of(schema)
-        owe_calls(num_calls)
+        # Compiling takes no simulated time: nor do the rules that it asks for.
+        if not COMPILING.depth:
+            owe_calls(num_calls)
         return found
 
     def _rule_of(self, schema: Any) -> tuple[Any, int]:
