@@ -20,7 +20,8 @@ DAY_NS = 24 * 3600 * 10**9
 @pytest.fixture(scope="module", autouse=True)
 def _first_run() -> None:
     """Let PyTorch do in Python what it does once in a process."""
-    for kind in ("calls", "views", "plain", "imports", "profiled", "casts", "sums", "uncast"):
+    plain = ("calls", "views", "plain", "imports", "profiled", "casts", "sums", "uncast")
+    for kind in (*plain, "captures", "buckets"):
         spans_of(kind, 1)
 
 
@@ -122,6 +123,19 @@ def test_what_stands_in_for_cxx_counts_nothing_and_for_python_one_call() -> None
     assert more_us("ranges", 10, 30, "python") == pytest.approx(20 * 2 * call_us)
     # The context is made, entered and left; record, wait_stream, default_stream and wait.
     assert more_us("streams", 10, 30, "python") == pytest.approx(20 * 7 * call_us)
+
+
+@pytest.mark.adr("0130-D2")
+def test_capturing_a_graph_counts_nothing_for_what_it_holds_and_replays_one_call_each() -> None:
+    call_us = float(host().python_call_us)
+    assert more_us("captures", 10, 30, "python") == 0
+    assert more_us("replays", 10, 30, "python") == pytest.approx(20 * call_us)
+
+
+@pytest.mark.adr("0130-D2")
+def test_gradient_buckets_are_made_in_cxx() -> None:
+    of_list_us = more_us("parameters", 2, 6, "python")
+    assert more_us("buckets", 2, 6, "python") == pytest.approx(of_list_us)
 
 
 @pytest.mark.adr("0130-D2")

@@ -64,6 +64,22 @@ elif kind == "streams":
             event.record()
         side.wait_stream(torch.cuda.default_stream())
         event.wait()
+elif kind in ("captures", "replays"):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(1 if kind == "replays" else count):
+            x.mul_(1)
+    for _ in range(count if kind == "replays" else 1):
+        graph.replay()
+elif kind in ("buckets", "parameters"):
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl")
+    model = torch.nn.ParameterList(w.detach().requires_grad_() for _ in range(count))
+    parameters = list(model)
+    buckets = [[each] for each in range(count)]
+    if kind == "buckets":
+        dist.Reducer(parameters, buckets, [1 << 20], dist.group.WORLD)
 elif kind == "replaced":
     for _ in range(count):
         x.data = x.data

@@ -13,6 +13,7 @@ from torch import Tensor
 from kernbench.torch_bridge.base.modes import Mode
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.placement.residence import residence_of, settle
+from kernbench.torch_bridge.processes.call_counts import unseen
 
 _Reducer: Any = dist.Reducer
 _init = _Reducer.__init__
@@ -111,11 +112,10 @@ def _rebuild_there(self: Any) -> Any:
 
 def install(patches: Patches) -> None:
     """Let buckets be on the devices of their parameters."""
-    patches.set_all(_Reducer, {"__init__": _init_there, "_rebuild_buckets": _rebuild_there})
-    patches.set_all(
-        dist,
-        {
-            "_broadcast_coalesced": _broadcast_by_device,
-            "_compute_bucket_assignment_by_size": _assign_by_device,
-        },
-    )
+    in_cxx = {"__init__": _init_there, "_rebuild_buckets": _rebuild_there}
+    patches.set_all(_Reducer, {name: unseen(value) for name, value in in_cxx.items()})
+    in_cxx = {
+        "_broadcast_coalesced": _broadcast_by_device,
+        "_compute_bucket_assignment_by_size": _assign_by_device,
+    }
+    patches.set_all(dist, {name: unseen(value) for name, value in in_cxx.items()})

@@ -137,6 +137,9 @@ def _leave_out(programs: Programs, patches: Patches) -> None:
         torch.cuda.Event,
         torch.cuda.StreamContext,
         torch.cuda.device,
+        torch.cuda.CUDAGraph,
+        torch.cuda.graph,
+        *([torch.accelerator.Graph] if hasattr(torch.accelerator, "Graph") else ()),
         torch.autograd.profiler.record_function,
     ):
         call_counts.leave_out(patches, owner, is_python=True)
