@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from kernbench.analysis import program_lines
+from kernbench.analysis import attribution, program_lines
+from kernbench.analysis.attribution import OF_HOST
 from kernbench.runtime_api import RuntimeContext
 from tests.torch_bridge.running import PROGRAMS, simulated
 
@@ -64,3 +65,19 @@ def test_memory_of_a_backward_pass_is_of_the_forward_line_without_modules_too() 
     size = 64 * 64 * 4
     # The result, the gradient of y and, added to that of the first step, the one of w.
     assert by_comment(context)["two gradients"]["allocated_bytes"] == 3 * STEPS * size
+
+
+@pytest.mark.adr("0153-D1")
+def test_kernels_without_lines_of_their_own_are_of_the_programs() -> None:
+    context = run("h100-sxm:1", record_lines=True)
+    text = (PROGRAMS / PROGRAM).read_text().splitlines()
+    products = [
+        each
+        for each in attribution(context.op_log, context.machine, 1)
+        if each.name == "aten.mm" and each.resource not in OF_HOST.values()
+    ]
+    places = {text[each.site[1] - 1].partition("# ")[2] for each in products}
+    assert places == {"two gradients", "a module"}
+    plain = run("h100-sxm:1")
+    unknown = attribution(plain.op_log, plain.machine, 1)
+    assert {each.site for each in unknown if each.name == "aten.mm"} == {("", 0)}

@@ -46,7 +46,8 @@ class Spent:
     time_ps: int
     site: Site = ("", 0)
     """A source line: where a kernel uses the resource longest, or where a collective's last rank
-    called it. Of copies and hosts the program's, in a run that knows it."""
+    called it. Of copies, hosts and kernels without lines of their own, such as those of a library,
+    the program's, in a run that knows it."""
     detail: str = ""
     """Which link is busy longest, or which rank is waited for."""
 
@@ -104,7 +105,7 @@ def _levels(log: OpLog, ranks: int) -> dict[int, tuple[list[_Item], ...]]:
         for rank, start_ps, end_ps in zip(each.ranks, each.starts_ps, each.ends_ps, strict=True):
             levels = found[rank]
             if kind == "kernel":
-                levels[4].append(_Item(start_ps, end_ps, each))
+                levels[4].append(_Item(start_ps, end_ps, each, _line_of(log, each)))
             elif kind != "collective":
                 levels[2].append(_Item(start_ps, end_ps, each, _line_of(log, each)))
             else:
@@ -150,7 +151,8 @@ def _split(
         return [((OF_HOST.get(kind, WAIT), name, item.site, ""), time_ps)]
     instance: Instance = what  # type: ignore[assignment]
     if template.kind == "kernel":
-        site = resources.line_of(template)
+        own = resources.line_of(template)
+        site = own if own[0] else item.site
         parts = resources.of_kernel(instance, time_ps)
         return [((part.resource, template.name, site, ""), part.time_ps) for part in parts]
     if template.kind != "collective":
