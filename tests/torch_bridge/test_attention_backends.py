@@ -110,3 +110,112 @@ def test_without_data_values_of_another_size_are_one_operation_if_aligned(
     names = [each.template.name for each in context.op_log.instances]
     assert any("_scaled_dot_product_" in each for each in names) == is_one
     assert any("softmax" in each for each in names) != is_one
+
+
+KINDS = """
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention as attend
+
+q = torch.zeros(2, 4, 256, 64).half().cuda()
+mask = torch.zeros(256, 256).half().cuda()
+for kind in {kinds}:
+    with sdpa_kernel(getattr(SDPBackend, kind)):
+        attend(q, q, q, attn_mask=mask if {masked} else None)
+"""
+
+
+@pytest.mark.parametrize("data", [True, False], ids=["data", "no-data"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_kinds_that_a_program_asks_for_one_after_another_take_their_own_time(
+    tmp_path: Path, masked: bool, data: bool
+) -> None:
+    def took(*kinds: str) -> list[int]:
+        program = tmp_path / "kinds.py"
+        program.write_text(KINDS.format(kinds=kinds, masked=masked))
+        log = simulated(program, machine="h100-sxm", data=data).op_log
+        return [
+            instance.template.duration_ps
+            for instance in log.instances
+            if "_scaled_dot_product_" in instance.template.name
+            for _ in instance.starts_ps
+        ]
+
+    efficient, cudnn, again = took("EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION")
+    assert efficient == again > cudnn
+    assert took("CUDNN_ATTENTION", "EFFICIENT_ATTENTION") == [cudnn, efficient]
+    assert took("MATH") == []
+
+
+REFUSED = """
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention as attend
+
+q = torch.zeros(2, 4, 32, 64).half().cuda()
+few = q[:, :2]
+ones = torch.ones(32, 32, dtype=torch.bool).cuda()
+flash, cudnn = SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION
+for kind, call, why in (
+    (flash, lambda: attend(q, q, q, attn_mask=ones), "flash attention: it takes no attn_mask"),
+    (flash, lambda: attend(*3 * [q.float()]), "float16 and bfloat16, not torch.float32"),
+    (flash, lambda: attend(*3 * [q.repeat(1, 1, 1, 5)]), "256 elements at most, not 320"),
+    (flash, lambda: attend(q, few, few), "numbers of heads differ"),
+    (flash, lambda: attend(q[:, :, :8], q, q, is_causal=True), "other lengths of keys"),
+    (cudnn, lambda: attend(q, q[:, :, :1], q[:, :, :1]), "a single key"),
+):
+    with sdpa_kernel(kind), pytest.raises(RuntimeError, match="No available kernel") as raised:
+        call()
+    assert why in str(raised.value), raised.value
+with sdpa_kernel(flash):
+    attend(q, few, few, enable_gqa=True)
+for given, why in (
+    ((q, q.float(), q), "same dtype"),
+    ((q, q.cpu(), q), "same device"),
+    ((q, q, q, ones.int()), "attn_mask dtype"),
+    ((q, few, few), "must match the size of tensor b"),
+):
+    with pytest.raises(RuntimeError, match=why):
+        attend(*given)
+"""
+
+
+@pytest.mark.parametrize("data", [True, False], ids=["data", "no-data"])
+def test_what_no_kernel_takes_is_refused_as_on_a_gpu(tmp_path: Path, data: bool) -> None:
+    program = tmp_path / "refused.py"
+    program.write_text(REFUSED)
+    simulated(program, machine="a100-sxm-80g", data=data)
+
+
+@pytest.mark.parametrize("data", [True, False], ids=["data", "no-data"])
+def test_what_no_kernel_takes_is_products_and_a_softmax(tmp_path: Path, data: bool) -> None:
+    program = tmp_path / "products.py"
+    program.write_text(
+        "import torch\n"
+        "attend = torch.nn.functional.scaled_dot_product_attention\n"
+        "x = torch.rand(2, 4, 32, 64).cuda()\n"
+        "for given in (x.double(), x[..., :36].half(), x.bfloat16()):\n"
+        "    attend(given, given, given, attn_mask=torch.zeros(32, 32).to(given))\n"
+    )
+
+    def num_fused(machine: str) -> int:
+        log = simulated(program, machine=machine, data=data).op_log
+        names = [each.template.name for each in log.instances for _ in each.starts_ps]
+        return sum("_scaled_dot_product_" in each for each in names)
+
+    # Neither takes float64 or heads of 36; V100 takes no bfloat16.
+    assert (num_fused("a100-sxm-80g"), num_fused("v100")) == (1, 0)
+
+
+@pytest.mark.parametrize("data", [True, False], ids=["data", "no-data"])
+def test_causal_biases_work_where_python_is_counted(tmp_path: Path, data: bool) -> None:
+    program = tmp_path / "bias.py"
+    program.write_text(
+        "import torch\n"
+        "from torch.nn.attention.bias import causal_lower_right\n"
+        "q, k = torch.zeros(2, 4, 8, 64).cuda(), torch.zeros(2, 4, 32, 64).cuda()\n"
+        "attend = torch.nn.functional.scaled_dot_product_attention\n"
+        "assert attend(q, k, k, attn_mask=causal_lower_right(8, 32)).shape == q.shape\n"
+    )
+    simulated(program, machine="a100-sxm-80g", data=data)

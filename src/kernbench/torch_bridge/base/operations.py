@@ -136,6 +136,8 @@ class Operation:
     """Whether it may be implemented in Python, by a library or by the program."""
     is_plain: bool
     """Whether calls need nothing but a time, once their operands are known to be on one device."""
+    has_choices: bool
+    """Whether its kernels are of the kinds that the program allows when it is called."""
     is_elementwise: bool
     """Whether each element of its result is of one element of each operand."""
     is_by_layout: bool
@@ -181,6 +183,7 @@ def describe(func: Any) -> Operation:
         for position, each in enumerate(schema.arguments)
         if each.alias_info is not None and each.alias_info.is_write
     )
+    has_choices = full_name.startswith("aten._scaled_dot_product_")
     return Operation(
         call=func._op,
         # A device's attention has the name without what says that the host computes it.
@@ -202,7 +205,9 @@ def describe(func: Any) -> Operation:
         # Others may be Python, which asks where tensors are.
         is_plain=func.namespace == "aten"
         and not (is_free or is_copy or is_random or is_read or is_composite)
+        and not has_choices
         and full_name not in _HOST_RESULTS,
+        has_choices=has_choices,
         is_elementwise=torch.Tag.pointwise in func.tags or full_name in _ELEMENTWISE,
         is_by_layout=full_name in _BY_LAYOUT,
         host_part=host_part(func, full_name, is_free=is_free),

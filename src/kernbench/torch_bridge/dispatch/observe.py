@@ -354,6 +354,8 @@ class Observer(Mode):
             if self._is_checked and operation.makes_empty:
                 begin_unwritten(result)
             return
+        if operation.has_choices:
+            known = None
         timing = None if known is None else known.timings.get(sip_id)
         if timing is None:
             timing = self._costs.timing(func, operation, args, kwargs, result, sip_id)

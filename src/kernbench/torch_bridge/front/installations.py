@@ -62,6 +62,7 @@ def installations(programs: Programs) -> list[Installation]:
             "replaced.without_data",
             "what PyTorch would read data for, in a run without data",
             lambda patches: None if session.run.has_data else without_data.install(patches),
+            after={"replaced.attention_choice": "its attention is that of tensors with data"},
         ),
         Installation(
             "replaced.context_parallel",

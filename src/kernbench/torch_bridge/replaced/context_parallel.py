@@ -141,8 +141,10 @@ def _attention_like(original: Any) -> Any:
     def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
         tensors = (*args[:4], kwargs.get("attn_mask"))
         if has_torch_function(tensors):
-            # A tensor subclass may compare with this function, not with the original.
-            return handle_torch_function(scaled_dot_product_attention, tensors, *args, **kwargs)
+            # A tensor subclass may compare with what the program sees: neither the original nor
+            # this function, of which there is another that is not counted as Python.
+            shown = F.scaled_dot_product_attention
+            return handle_torch_function(shown, tensors, *args, **kwargs)
         process = HERE.process
         own = None if process is None else process.context_parallel
         if own is not None and own.handlers is not None:

@@ -10,12 +10,15 @@ import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's users kn
 from torch import Tensor
 
 from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.costs.attention import EFFICIENT, MATH
 from kernbench.torch_bridge.device.autocast import cast_as_asked
 from kernbench.torch_bridge.device.tensors import cpp_device, device_of
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 from kernbench.torch_bridge.placement.residence import storage_of
+from kernbench.torch_bridge.replaced import attention_choice
 
 _aten = torch.ops.aten
-_attention = F.scaled_dot_product_attention
+_attention: Any = F.scaled_dot_product_attention
 _repr = Tensor.__repr__
 _data: Any = Tensor.data
 _takes_data_in_cpp = torch._has_compatible_shallow_copy_type
@@ -44,19 +47,19 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Attention as one operation, as on CUDA: C++ decomposes it for tensors without data.
-
-    Flash attention takes values of the size of queries alone; memory-efficient attention others, if
-    rows of both are a multiple of 16 bytes.
-    """
-    alike = query.size(-1) == value.size(-1)
-    if device_of(query).type != "cuda" or query.dim() != 4 or not (alike or _aligned(query, value)):
-        found: Tensor = _attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    """Attention as one operation, as on CUDA: C++ decomposes it for tensors without data."""
+    given = (query, key, value, attn_mask)
+    if device_of(query).type != DEVICE_TYPE:
+        return _attention(*given, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    kind = attention_choice.kind_of(*given, dropout_p, is_causal, enable_gqa)
+    if kind == MATH:
+        return attention_choice.by_products(
+            *given, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
-        return found
     query, key, value = cast_as_asked(query, key, value)
-    if attn_mask is None and alike and query.dtype in _HALVES:
+    alike = query.size(-1) == value.size(-1)
+    # Where a machine is no GPU, any kernels take any call.
+    if kind != EFFICIENT and attn_mask is None and alike and query.dtype in _HALVES:
         flash = _aten._scaled_dot_product_flash_attention
         out: Tensor = flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
         return out
@@ -71,12 +74,6 @@ def scaled_dot_product_attention(
     results = efficient(query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale)
     made: Tensor = results[0]
     return made
-
-
-def _aligned(query: Tensor, value: Tensor) -> bool:
-    # Autocast makes halves of what it is given.
-    width = 2 if torch.is_autocast_enabled("cuda") else query.element_size()
-    return not any(each.size(-1) * width % 16 for each in (query, value))
 
 
 def _verify_parameters(group: Any, tensors: list[Tensor], logger: Any = None) -> None:

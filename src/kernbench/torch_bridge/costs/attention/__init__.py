@@ -2,6 +2,12 @@
 
 from kernbench.torch_bridge.costs.attention.backends import AttentionBackends
 from kernbench.torch_bridge.costs.attention.calls import AttentionCosts
+from kernbench.torch_bridge.costs.attention.choice import (
+    EFFICIENT,
+    MATH,
+    AttentionCall,
+    chosen_kind,
+)
 from kernbench.torch_bridge.costs.attention.flash import (
     FlashAttentionCosts,
     FlashCall,
@@ -9,9 +15,13 @@ from kernbench.torch_bridge.costs.attention.flash import (
 )
 
 __all__ = [
+    "EFFICIENT",
+    "MATH",
     "AttentionBackends",
+    "AttentionCall",
     "AttentionCosts",
     "FlashAttentionCosts",
     "FlashCall",
+    "chosen_kind",
     "lengths_between",
 ]
