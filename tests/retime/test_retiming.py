@@ -79,6 +79,12 @@ def on_main(torch: Any) -> None:
         pass
     torch.wait(handle)
     assert x.tolist() == [2, 3, 4]
+    start, end = (torch.ahbm.Event() for _ in "ab")
+    start.record()
+    torch.launch("timed", add_one, y, x, 3, BLOCK=4)
+    end.record()
+    torch.ahbm.synchronize()
+    assert start.elapsed_time(end) == start.elapsed_time(end) > 0
 
 
 def by_data(torch: Any) -> None:
@@ -171,8 +177,9 @@ def test_on_another_machine_kernels_and_collectives_are_its_own(kept: Any, name:
 @pytest.mark.adr("0155-D2")
 def test_what_may_be_otherwise_is_said(tmp_path: Path) -> None:
     for name, words in (
-        ("on_main", "queries whether something has ended"),
-        ("tuned", "measurements of kernels (autotuning)"),
+        ("on_main", "1 query whether something has ended"),
+        ("on_main", "2 readings of times between events"),
+        ("tuned", "2 measurements of kernels (autotuning)"),
         ("by_data", "take as long as they did: collatz"),
     ):
         _, saved = run_and_keep(PROGRAMS[name], "ahbm", tmp_path / name)

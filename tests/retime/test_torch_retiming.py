@@ -92,6 +92,7 @@ def test_on_its_machine_it_is_the_same_run(name: str, machine: str, kept: Any) -
         ("training", "ahbm", []),
         ("sharded", "b200", []),
         ("sharded", "h100-sxm", ["links.bandwidth_gbps=0.1x"]),
+        ("graphs", "mi300x", []),
     ],
 )
 def test_elsewhere_it_is_the_run_of_the_program_there(
@@ -102,6 +103,15 @@ def test_elsewhere_it_is_the_run_of_the_program_there(
     found = retime(saved, changed).op_log
     assert found.end_ps == expected.end_ps
     assert found.to_arrow().equals(expected.to_arrow())
+
+
+@pytest.mark.adr("0155-D2")
+def test_programs_that_read_times_are_said(kept: Any) -> None:
+    _, saved = kept("training", "h100-sxm")
+    said = [line for ask in retime(saved).run.remarks for line in ask()]
+    assert said == [
+        "the program made 2 readings of times between events, and decides by that as it did"
+    ]
 
 
 @pytest.mark.adr("0155-D1")

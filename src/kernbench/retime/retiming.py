@@ -127,7 +127,7 @@ class Retiming:
     def _remarks(self) -> list[str]:
         """Return what may be otherwise if the program itself runs on this machine."""
         found = [
-            f"the program made {count} {what}: what it decides by them, it decides as it did"
+            f"the program made {_counted(count, what)}, and decides by that as it did"
             for what, count in self._actions.described["asked"].items()
         ]
         kept = list(self._player.kept) if self._player is not None else []
@@ -135,6 +135,14 @@ class Retiming:
             named = ", ".join(kept[:_MOST_NAMED]) + (", ..." if len(kept) > _MOST_NAMED else "")
             found.append(f"kernels that decide by data take as long as they did: {named}")
         return found
+
+
+def _counted(count: int, what: str) -> str:
+    """Return a count with its plural, of which the first word is one."""
+    first, _, rest = what.partition(" ")
+    if count == 1:
+        first = f"{first[:-3]}y" if first.endswith("ies") else first.removesuffix("s")
+    return f"{count:,} {first} {rest}"
 
 
 def player_of(actions: Actions) -> type[Player]:

@@ -224,6 +224,10 @@ class Keeper:
         self.asked["queries whether something has ended"] += 1
         self.waits(Action.POLL, handle)
 
+    def reads_times(self) -> None:
+        """Note that the program reads the time between two events."""
+        self.asked["readings of times between events"] += 1
+
     def is_on(self, sip_id: int) -> _Acting:
         """Note the current device of whoever's code runs, where it is another one than before.
 

@@ -154,6 +154,9 @@ class Event:
                 )
         assert self.handle is not None
         assert end_event.handle is not None
+        keeper = self._run.keeper
+        if keeper is not None:
+            keeper.reads_times()
         return (end_event.handle.end_ps - self.handle.end_ps) / _PS_PER_MS
 
 

@@ -175,6 +175,9 @@ class Event:
                 )
         assert self._marker is not None
         assert end_event._marker is not None
+        keeper = current().session.run.keeper
+        if keeper is not None:
+            keeper.reads_times()
         return (end_event._marker.end_ps - self._marker.end_ps) / _PS_PER_MS
 
     def _check(self, what: str) -> None:
