@@ -41,6 +41,7 @@ class Tensor:
 class ExecutingLauncher:
     cuda_architecture: int | None = None
     counts_warps: bool = False
+    warp_lanes: int = 0
 
     def __init__(self) -> None:
         self.sanitizer = build_sanitizer(Checks.of())

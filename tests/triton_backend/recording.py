@@ -28,6 +28,7 @@ class Tensor:
 class RecordingLauncher:
     cuda_architecture: int | None = None
     counts_warps: bool = False
+    warp_lanes: int = 0
 
     def __init__(self, tcm_bytes: int = 1 << 40) -> None:
         self.launches: list[tuple[KernelBinary, tuple[int, int, int], tuple[Any, ...]]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from pathlib import Path
 
@@ -109,6 +110,29 @@ def sum_rows(x, out, n, COLUMNS: tl.constexpr):
     at = tl.arange(0, COLUMNS)
     row = tl.load(x + tl.program_id(0) * n + at, mask=at < n, other=0.0)
     tl.store(out + tl.program_id(0), tl.sum(row))
+
+
+@pytest.mark.parametrize(("machine", "most"), [("h100-sxm", 32), ("mi300x", 16)])
+def test_warps_that_a_block_cannot_have_are_refused_and_pruned_as_by_triton(
+    machine: str, most: int
+) -> None:
+    lanes = 1024 // most
+    tuned = triton.autotune(
+        [triton.Config({}, num_warps=warps) for warps in (2 * most, most)], key=["n"]
+    )(sum_rows)
+    with RuntimeContext(machine=machine, data=False) as torch:
+        x, out = torch.empty(1, 64), torch.empty(1)
+        said = re.escape(str(OutOfResources(2 * most * lanes, 1024, "threads")))
+        for _ in range(2):
+            with pytest.raises(OutOfResources, match=said) as refused:
+                sum_rows[(1,)](x, out, 64, COLUMNS=64, num_warps=2 * most)
+        assert f"use {most} or fewer" in str(refused.value)
+        assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
+        tuned[(1,)](x, out, 64, COLUMNS=64)
+        assert tuned.best_config.num_warps == most
+    with RuntimeContext(machine="ahbm", data=False) as torch:
+        x, out = torch.empty(1, 64), torch.empty(1)
+        sum_rows[(1,)](x, out, 64, COLUMNS=64, num_warps=2 * most)
 
 
 def test_host_code_that_divides_by_what_a_program_takes_finds_room_for_one() -> None:

@@ -37,6 +37,7 @@ class KernelProbe:
 
     cuda_architecture: int | None = None
     counts_warps: bool = False
+    warp_lanes: int = 0
 
     def __init__(self) -> None:
         self._seen: tuple[KernelBinary, tuple[int, int, int], tuple[Any, ...]] | None = None

@@ -10,11 +10,13 @@ from typing import Any, Protocol
 from triton.runtime.errors import OutOfResources
 
 from kernbench.commands import KernelTrace
-from kernbench.errors import OutOfMemoryError
+from kernbench.errors import OutOfMemoryError, UsageError
 from kernbench.kernel_ir import NO_CUDA, Module, TcmTile, TcmUse, evaluate, parse_module, tcm_use
 from kernbench.kernel_time import ThreadBlock
 
 _MOST_LISTED = 5
+MOST_THREADS = 1024
+"""Of one block, on GPUs of NVIDIA and of AMD."""
 
 
 class Room(Protocol):
@@ -23,6 +25,8 @@ class Room(Protocol):
     cuda_architecture: int | None
     counts_warps: bool
     """Whether it holds threads in warps, and their registers spill."""
+    warp_lanes: int
+    """Threads of a warp; 0 where it holds none."""
 
     def tcm_capacity_bytes(self) -> int:
         """Return the TCM of one PE of the current rank's SIP."""
@@ -69,7 +73,11 @@ class KernelBinary:
 
         Raises:
             TcmExhaustedError: ``triton.autotune`` takes it as "not this config".
+            ThreadsExhaustedError: Its warps have more threads than a block of a GPU; likewise.
         """
+        threads = self.num_warps * pe.warp_lanes
+        if threads > MOST_THREADS:
+            raise ThreadsExhaustedError(threads, self.num_warps, self.name)
         tcm = self.tcm
         architecture = pe.cuda_architecture
         if architecture is None and pe.counts_warps:
@@ -178,6 +186,26 @@ class SharedMemoryExhaustedError(TcmExhaustedError):
             f"kernel {self.kernel} with num_stages={self.num_stages}; its largest tiles there:",
         ]
         return "\n".join([*lines, *(f"  {tile}" for tile in self.largest)])
+
+
+class ThreadsExhaustedError(UsageError, OutOfResources):  # type: ignore[misc]  # no types there
+    """The warps of one program have more threads than a block of a GPU can."""
+
+    def __init__(self, required: int, num_warps: int, kernel: str) -> None:
+        Exception.__init__(self, required, num_warps, kernel)
+        self.required, self.limit, self.name = required, MOST_THREADS, "threads"
+        self.num_warps, self.kernel = num_warps, kernel
+
+    def __str__(self) -> str:
+        return (
+            f"out of resource: threads, Required: {self.required}, Hardware limit: {self.limit}. "
+            "Reducing block sizes or `num_stages` may help.\n"
+            f"kernel {self.kernel} with num_warps={self.num_warps}; use "
+            f"{self.num_warps * self.limit // self.required} or fewer"
+        )
+
+    def __reduce__(self) -> tuple[type[ThreadsExhaustedError], tuple[object, ...]]:
+        return type(self), self.args
 
 
 def describe_largest(tiles: tuple[TcmTile, ...]) -> tuple[str, ...]:

@@ -68,6 +68,23 @@ def test_residency_of_waves_follows_from_the_limits_of_a_cu(
     assert resident_blocks(replace(block, architecture=NO_CUDA), sip) == expected
 
 
+# An SM has 65,536 registers: 1,024 threads have 64 each, 128 threads 255. A CU has twice as many.
+@pytest.mark.adr("0136-D1")
+def test_many_warps_leave_each_thread_few_registers() -> None:
+    def spilled_bytes(sip: SipSpec, num_warps: int, registers: int) -> Fraction:
+        assert sip.pe.warps is not None
+        block = replace(ONE, num_warps=num_warps, registers=registers)
+        cycles = BlockCosts(block, sip.pe.warps, sip).spill_ps * sip.clock_ghz / 1000
+        return round(cycles) * sip.pe.warps.shared_bytes_per_clock
+
+    assert spilled_bytes(H100, 32, 64) == spilled_bytes(H100, 4, 255) == 0
+    assert spilled_bytes(H100, 32, 94) == (94 - 64) * 4 * 1024 * 4
+    assert spilled_bytes(H100, 16, 130) == (130 - 128) * 4 * 512 * 4
+    cdna = load_machine("mi300x", 1).sip
+    assert spilled_bytes(cdna, 8, 256) == spilled_bytes(cdna, 4, 512) == 0
+    assert spilled_bytes(cdna, 8, 258) == (258 - 256) * 4 * 512 * 4
+
+
 @triton.jit
 def one_product(a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
     m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)

@@ -159,3 +159,23 @@ def test_scaled_operands_lie_as_the_library_of_the_gpu_wants(
         return
     with pytest.raises(RefusedOperandsError, match=named):
         run(tmp_path, source, machine=machine)
+
+
+@pytest.mark.parametrize("data", [True, False], ids=["data", "no-data"])
+def test_a_product_without_a_rate_is_an_error_of_its_line_and_what_follows_runs(
+    tmp_path: Path, data: bool
+) -> None:
+    program = tmp_path / "fallback.py"
+    program.write_text(
+        "import pytest\n"
+        "import torch\n"
+        "a = torch.ones(64, 64, dtype=torch.bfloat16, device='cuda')\n"
+        "with pytest.raises(ValueError, match='no rate for bfloat16'):\n"
+        "    a @ a\n"
+        "torch.cuda.synchronize()\n"
+        "b = a.half()\n"
+        "b @ b\n"
+    )
+    log = simulated(program, machine="v100", data=data).op_log
+    names = {each.template.name for each in log.instances}
+    assert {"aten._to_copy", "aten.mm"} <= names

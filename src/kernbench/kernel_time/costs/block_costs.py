@@ -45,7 +45,7 @@ def resident_blocks(block: ThreadBlock, sip: SipSpec) -> int:
     """Return how many programs a PE that counts warps holds at a time, at least one."""
     warps = sip.pe.warps
     assert warps is not None
-    registers = min(block.registers, warps.thread_registers)
+    registers = min(block.registers, registers_of_thread(block, sip))
     registers = -(-registers // _REGISTER_STEP) * _REGISTER_STEP * warps.lanes * block.num_warps
     shared = sip.tcm_bytes - sip.pe.register_kib * 1024
     return max(
@@ -57,6 +57,14 @@ def resident_blocks(block: ThreadBlock, sip: SipSpec) -> int:
             shared // max(block.shared_bytes + warps.reserved_shared_bytes, 1),
         ),
     )
+
+
+def registers_of_thread(block: ThreadBlock, sip: SipSpec) -> int:
+    """Return how many registers each thread can have: the SM has so many for a whole block."""
+    warps = sip.pe.warps
+    assert warps is not None
+    share = sip.pe.register_kib * 256 // (warps.lanes * block.num_warps)
+    return min(warps.thread_registers, share // _REGISTER_STEP * _REGISTER_STEP)
 
 
 class BlockCosts:
@@ -118,7 +126,7 @@ class BlockCosts:
     @property
     def spill_ps(self) -> int:
         """What one run of the innermost body moves of registers that threads do not have."""
-        spilled = max(0, self._block.registers - self._warps.thread_registers)
+        spilled = max(0, self._block.registers - registers_of_thread(self._block, self._sip))
         size = spilled * 4 * self._warps.lanes * self._block.num_warps * _SPILL_PASSES
         return self._sip.cycles_ps(-(-size // self._warps.shared_bytes_per_clock))
 

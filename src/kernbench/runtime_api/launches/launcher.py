@@ -126,7 +126,9 @@ class KernelLauncher:
         self.run = run
         self.engine = engine
         self.cuda_architecture = run.machine.spec.cuda_architecture
-        self.counts_warps = run.machine.sip.pe.warps is not None
+        warps = run.machine.sip.pe.warps
+        self.counts_warps = warps is not None
+        self.warp_lanes = 0 if warps is None else warps.lanes
         # Bound once: each record holds it.
         self.execute = engine.run
         self._entries: dict[KernelBinary, KernelEntry] = {}

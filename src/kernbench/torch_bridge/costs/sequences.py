@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernbench.kernel_time import Conditions, schedule_kernel
+from kernbench.kernel_time import Conditions, check_kernel, schedule_kernel
 from kernbench.op_log import Template, added
 from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 def timing_of_kernels(
     name: str, traces: Sequence[KernelTrace], machine: Machine, sip_id: int
 ) -> OperationTiming:
-    """Return the schedules of an operation; kernels after the first wait in the queue."""
+    """Return the schedules of an operation; kernels after the first wait in the queue.
+
+    Raises:
+        MachineError: The machine has no rate for a product of one of them. Schedules are made when
+            the device comes to them, long after the program's line.
+    """
+    for trace in traces:
+        check_kernel(trace, machine, sip_id)
     return OperationTiming(partial(_template, name, traces, machine, sip_id))
 
 
