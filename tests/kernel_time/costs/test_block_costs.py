@@ -71,7 +71,7 @@ def test_residency_of_waves_follows_from_the_limits_of_a_cu(
 # An SM has 65,536 registers: 1,024 threads have 64 each, 128 threads 255. A CU has twice as many.
 @pytest.mark.adr("0136-D1")
 def test_many_warps_leave_each_thread_few_registers() -> None:
-    def spilled_bytes(sip: SipSpec, num_warps: int, registers: int) -> Fraction:
+    def spilled_bytes(sip: SipSpec, num_warps: int, registers: int) -> int:
         assert sip.pe.warps is not None
         block = replace(ONE, num_warps=num_warps, registers=registers)
         cycles = BlockCosts(block, sip.pe.warps, sip).spill_ps * sip.clock_ghz / 1000

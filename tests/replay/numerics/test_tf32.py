@@ -29,7 +29,9 @@ M, N, K = 48, 32, 80
 
 def to_ten_bits(x: Array, snap: Any = np.rint) -> Array:
     """Round in float64, by arithmetic on mantissa and exponent."""
-    mantissa, exponent = np.frexp(x.astype(np.float64))
+    with np.errstate(invalid="ignore"):  # a signaling NaN becomes a quiet one
+        wide = x.astype(np.float64)
+    mantissa, exponent = np.frexp(wide)
     # Below 2**-126 float32 has fewer bits: the last of ten is that of 2**-126.
     lost = np.maximum(-125 - exponent, 0)
     scale = np.ldexp(1.0, 11 - lost)
