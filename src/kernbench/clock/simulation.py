@@ -62,6 +62,12 @@ class Simulation:
         """Return a handle that ends ``delay_ps`` from now."""
         return Timer(self.env, delay_ps, label)
 
+    def ended(self, label: str = "") -> Handle:
+        """Return a handle that has ended."""
+        handle = Handle(self.env, label)
+        handle.callbacks = None  # type: ignore[assignment]
+        return handle
+
     def wait(self, handle: Handle) -> None:
         """Block the caller, a rank or main, until ``handle`` has ended; raise its error.
 

@@ -46,6 +46,20 @@ def test_files_serve_other_processes_and_no_other_machine(tmp_path: Path) -> Non
     assert printed(machine="h200") == "made"
 
 
+@pytest.mark.slow
+@pytest.mark.adr("0126-D2")
+def test_a_run_that_tunes_writes_what_a_run_writes_that_finds_its_choices(tmp_path: Path) -> None:
+    printed, logs = [], []
+    for number in range(2):
+        log = tmp_path / f"log{number}"
+        done = run_compiled(tmp_path, "inductor_tuned.py", "--log", str(log))
+        assert done.returncode == 0, done.stderr
+        printed.append(int(done.stdout.split()[0]))
+        logs.append(log.read_bytes())
+    assert printed[0] > printed[1] == 0
+    assert logs[0] == logs[1]
+
+
 def test_what_no_choice_of_the_compiler_depends_on_compiles_nothing_anew() -> None:
     from kernbench.torch_bridge.compiler.kept import kept_for
 

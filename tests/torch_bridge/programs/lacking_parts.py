@@ -267,6 +267,14 @@ def pinned_memory_says_so_wherever_it_is_asked_for(data: str) -> None:
     launched = time.perf_counter()
     torch.cuda.synchronize()
     assert 10 * (launched - began) < time.perf_counter() - began
+    # Into memory that is there, too, but if that is pageable CUDA comes back after the copy.
+    for is_pinned in (True, False):
+        given = torch.empty(1 << 20, pin_memory=is_pinned)
+        began = time.perf_counter()
+        given.copy_(big, non_blocking=True)
+        launched = time.perf_counter()
+        torch.cuda.synchronize()
+        assert (10 * (launched - began) < time.perf_counter() - began) is is_pinned
     for number in (0, 2):
         loader = torch.utils.data.DataLoader(
             [(torch.ones(2), {"y": 3.0})] * 4, batch_size=2, pin_memory=True, num_workers=number

@@ -15,6 +15,7 @@ from kernbench.torch_bridge.device.tensors import device_of
 from kernbench.torch_bridge.dispatch.observe import Observer
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE, with_index
 from kernbench.torch_bridge.placement.residence import settle
+from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.compiling import COMPILING, Views
 from kernbench.torch_bridge.processes.process import current
 
@@ -43,6 +44,7 @@ def _trying(times_ps: list[int]) -> AbstractContextManager[None]:
 
 def install(patches: Patches, views: Views) -> None:
     """Let the compiler's benchmarks measure modeled time."""
+    from torch._dynamo.metrics_context import RuntimeMetricsContext
     from torch._dynamo.variables.optimizer import OptimizerVariable
     from torch._inductor.codegen.triton import TritonScheduling
     from torch._inductor.fx_passes import pad_mm
@@ -65,11 +67,42 @@ def install(patches: Patches, views: Views) -> None:
     patches.set(pad_mm, "_should_pad", _tried(views, pad_mm._should_pad))
     fused = _fusion_tried(views, TritonScheduling.benchmark_codegened_module)
     patches.set(TritonScheduling, "benchmark_codegened_module", fused)
+    tuned = _off_the_timeline(CachingAutotuner.autotune_to_one_config)
+    patches.set(CachingAutotuner, "autotune_to_one_config", tuned)
+    further = _off_the_timeline(CachingAutotuner.coordinate_descent_tuning)
+    patches.set(CachingAutotuner, "coordinate_descent_tuning", further)
+    noted = _noted_off_the_timeline(RuntimeMetricsContext.finish)
+    patches.set(RuntimeMetricsContext, "finish", unseen(noted, is_python=True))
     copied = _unread(CachingAutotuner.copy_args_to_cpu_if_needed)
     patches.set(CachingAutotuner, "copy_args_to_cpu_if_needed", copied)
     # Dynamo itself makes the state of an optimizer, of real tensors.
     call_method = OptimizerVariable.call_method
     patches.set(OptimizerVariable, "call_method", _initialized_at_runtime(views, call_method))
+
+
+def _off_the_timeline(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what chooses among candidates at a kernel's first launch, in no time of the run.
+
+    That is more than the launches: arguments that are copied out of the way, and clocks.
+    """
+
+    @functools.wraps(original)
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        with _trying([]):
+            return original(*args, **kwargs)
+
+    return choose
+
+
+def _noted_off_the_timeline(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what notes what a graph's call has tuned, with clocks, where it has tuned anything."""
+    note = _off_the_timeline(original)
+
+    def finish(self: Any) -> None:
+        if self._metrics:
+            note(self)
+
+    return finish
 
 
 def _unread(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ from kernbench.torch_bridge.base.operation_timing import phase_now
 from kernbench.torch_bridge.base.operations import PLAIN, Operation, describe, holds_memory
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs import check_operands, num_bytes
-from kernbench.torch_bridge.device.pinned import pinned
+from kernbench.torch_bridge.device.pinned import is_pinned, pinned
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
 from kernbench.torch_bridge.device.streams import refuse_in_capture
 from kernbench.torch_bridge.dispatch.known_values import follow
@@ -305,10 +305,14 @@ class Observer(Mode):
             result = func(*args, **kwargs)
         else:
             result = copy_to_host(operation, args, kwargs)
-        wait = not kwargs.get("non_blocking", False)
-        if not wait and result is not args[0]:
-            # CUDA pins the memory that an asynchronous copy writes.
-            pinned(result)
+        if result is args[0]:
+            # It is copied into memory that the program gives: to pinned memory alone CUDA goes on.
+            wait = args[2:] != (True,) or not is_pinned(result)
+        else:
+            wait = not kwargs.get("non_blocking", False)
+            if not wait:
+                # CUDA pins the memory that an asynchronous copy writes.
+                pinned(result)
         if self._owe is not None:
             self._owe(operation, args)
         self._copy_to_host(source.sip_id, num_bytes((result,)), wait)

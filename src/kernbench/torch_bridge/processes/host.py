@@ -32,7 +32,7 @@ _LOOKS_SHIFT = 19
 """After half a million reads, a read takes 1/524288 of that time, which exceeds the usual time."""
 
 
-_OF_TRIALS = ("launch", "put", "_put_span", "tries", "_ahead_ps", "_owed_ps")
+_OF_TRIALS = ("launch", "put", "copy", "_put_span", "_take", "tries", "_ahead_ps", "_owed_ps")
 """What a host has otherwise while something is tried, and gets back."""
 
 
@@ -183,16 +183,26 @@ class Host:
         def launch(name: str, timing: OperationTiming, at: object) -> None:
             launched(timing.template(False))
 
+        def copy(template: Template, sip_id: int) -> Handle:
+            launched(template)
+            return self._run.simulation.ended(template.name)
+
         # Not on the class: what keeps a run has hosts of its own.
         own = vars(self)
         before = {name: own[name] for name in _OF_TRIALS if name in own}
-        own.update(launch=launch, put=launch, _put_span=lambda _: None, tries=launched)
+        calls = self.calls
+        num_views = 0 if calls is None else calls.num_views
+        own.update(launch=launch, put=launch, copy=copy, tries=launched)
+        # Calls that the program made before are its own.
+        own.update(_put_span=lambda _: None, _take=lambda: 0)
         try:
             yield
         finally:
             for name in _OF_TRIALS:
                 own.pop(name, None)
             own.update(before)
+            if calls is not None:
+                calls.num_views = num_views
 
     def put(self, name: str, timing: OperationTiming, queue: Stream) -> None:
         """Do what :meth:`launch` does, on a given stream."""
