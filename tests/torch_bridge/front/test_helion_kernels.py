@@ -12,7 +12,9 @@ from tests.torch_bridge.running import simulated  # noqa: E402
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_kernels_of_helion_compute_and_compile_in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_of_helion_compute_and_compile_in_no_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     if importlib.util.find_spec("helion") is None:
         pytest.skip("helion is not installed")
     # It uses parts of PyTorch's compiler, with the properties of the device.
@@ -20,6 +22,8 @@ def test_kernels_of_helion_compute_and_compile_in_no_time(monkeypatch: pytest.Mo
     context = simulated("helion_kernels.py", "main", machine="h100-sxm:1")
     names = {each.template.name for each in context.op_log.instances}
     assert {"_helion_matmul", "_helion_softmax"} <= names
+    # It traces with tensors of the device, also where it takes their shapes as constants.
+    assert "WrongDevice" not in capsys.readouterr().err
 
 
 @pytest.mark.adr("0171-D1", "0171-D2")

@@ -13,7 +13,8 @@ import pkgutil
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +116,13 @@ class Compiler:
             return lambda given: self.compile(given, **options)
         with uncounted():
             return _compile(model, **options)
+
+    @contextmanager
+    def tracing(self) -> Iterator[None]:
+        """Show what the compiler sees of PyTorch to another one, which is made of its parts."""
+        self.prepare()
+        with self.views.compiling(), _disable_current_modes():
+            yield
 
     def import_tracer(self) -> None:
         """Import ``torch._dynamo``, which programs also ask for other things than to compile."""
@@ -351,8 +359,8 @@ def _other(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def install(patches: Patches, run: Run) -> None:
-    """Give the programs of a run ``torch.compile``.
+def install(patches: Patches, run: Run) -> Compiler | None:
+    """Give the programs of a run ``torch.compile``; return what compiles, if anything does.
 
     Raises:
         UsageError: ``KERNBENCH_COMPILE`` names no compiler.
@@ -363,7 +371,8 @@ def install(patches: Patches, run: Run) -> None:
     if asked == _NOTHING:
         without_compiler.install(patches, None)
         patches.set(torch, "compile", compile_nothing)
-        return
+        return None
     compiler = Compiler(patches, run)
     without_compiler.install(patches, compiler.import_tracer)
     patches.set(torch, "compile", compiler.compile)
+    return compiler

@@ -14,10 +14,12 @@ from typing import Any
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.call_counts import uncounted
+from kernbench.torch_bridge.processes.process import current
 
-_COMPILING = ("__init__", "compile_config", "autotune")
-"""Methods of a kernel for some arguments: to trace its function, to write Triton for it, and to
-search for the configuration to write it with."""
+_TRACING = ("__init__", "compile_config")
+"""Methods of a kernel for some arguments: to trace its function, and to write Triton for it."""
+_SEARCHING = "autotune"
+"""That to search for the configuration to write it with."""
 
 VARIABLES: Mapping[str, str] = MappingProxyType(
     {"HELION_AUTOTUNE_PRECOMPILE": "0", "HELION_AUTOTUNE_BENCHMARK_SUBPROCESS": "0"}
@@ -29,8 +31,9 @@ GPU may hang or a compiler run for ever, would be ranks without this one's tenso
 def _leave_out_compiler(module: ModuleType, patches: Patches) -> None:
     """Leave the calls of its compiler out of the host's time."""
     bound: Any = module.__dict__["BoundKernel"]
-    for name in _COMPILING:
-        patches.set(bound, name, _uncounted(getattr(bound, name)))
+    for name in _TRACING:
+        patches.set(bound, name, _traced(getattr(bound, name)))
+    patches.set(bound, _SEARCHING, _uncounted(getattr(bound, _SEARCHING)))
 
 
 def _measure_in_modeled_time(module: ModuleType, patches: Patches) -> None:
@@ -76,6 +79,17 @@ def _bench_several(fns: Sequence[Callable[[], Any]], **options: Any) -> list[flo
 
 def _repeat_once(fn: Callable[[], Any], **options: Any) -> int:
     return 1
+
+
+def _traced(trace: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what traces with fake tensors, which the bridge's functions would put on the host."""
+
+    @functools.wraps(trace)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with current().session.tracing():
+            return trace(*args, **kwargs)
+
+    return call
 
 
 def _uncounted(compile: Callable[..., Any]) -> Callable[..., Any]:

@@ -118,6 +118,12 @@ def _note_passes(programs: Programs, patches: Patches) -> None:
         passes.install(patches)
 
 
+def _install_compiler(programs: Programs, patches: Patches) -> None:
+    made = compiler.install(patches, programs.session.run)
+    if made is not None:
+        programs.session.tracing = made.tracing
+
+
 def _leave_out(programs: Programs, patches: Patches) -> None:
     if programs.session.run.machine.spec.host is None:
         return
@@ -219,7 +225,7 @@ def _of_torch(programs: Programs) -> list[Installation]:
         Installation(
             "compiler",
             "torch.compile, and torch._dynamo where a program asks it not to compile",
-            lambda patches: compiler.install(patches, programs.session.run),
+            lambda patches: _install_compiler(programs, patches),
         ),
         Installation("replaced.control_flow", "torch.cond and the like", control_flow.install),
         Installation("naming", "ranges of NVTX and record_function", naming.install),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from kernbench.torch_bridge.kept.hosts import kept_host
 from kernbench.torch_bridge.memory import Memories
 from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, META
 from kernbench.torch_bridge.placement.program_lines import TorchLines
+from kernbench.torch_bridge.processes.call_counts import uncounted
 from kernbench.torch_bridge.processes.float32 import Float32
 
 if TYPE_CHECKING:
@@ -47,9 +50,11 @@ class Session:
         self.said: set[str] = set()
         """Warnings that were already given, once for all processes."""
         self.left_out_compiling = False
+        """Whether the program compiles something where nothing is compiled."""
         self.compiled_ps = 0
         """What has passed for programs while they compiled."""
-        """Whether the program compiles something where nothing is compiled."""
+        self.tracing: Callable[[], AbstractContextManager[None]] = uncounted
+        """Lets another compiler than PyTorch's trace, in no simulated time."""
         self.lacks_shared_memory = False
         """Whether the compiler would have fused collectives in symmetric memory."""
         self.stand_ins: set[str] = set()
