@@ -40,8 +40,8 @@ class Product:
     batch: int = 1
     dtype: str = "bfloat16"
     """Of the multiplication: a key of ``sip.pe.gemm.flops_per_clock``."""
-    itemsize: int = 2
-    """Bytes of an element of A and B."""
+    itemsize: float = 2
+    """Bytes of an element of A and B, with its share of a block's scale."""
     out_bytes: int = 2
     """Of an element of C."""
     a_bytes: float | None = None
@@ -102,6 +102,8 @@ _MATRIX_TILES = (
 _WIDE_TILES = tuple(ProductTile(128, columns) for columns in (96, 160, 192, 224))
 _NARROW_TILES = tuple(ProductTile(128, columns) for columns in (8, 16))
 """Of convolutions in groups, whose kernels fill tiles with one instruction's columns."""
+_DEPTH_BYTES = 128
+"""Of a row of a factor in one trip along K."""
 _VERY_LONG, _MORE_SPLITS = 1 << 18, (32, 64, 128, 256)
 """A K of so many, of a C of few elements, is cut until its parts keep all PEs busy: gradients of
 weights of 3 x 4 and 4 x 4 from 10 to 20 million rows (CaiT, ConViT) do not take milliseconds."""
@@ -149,7 +151,7 @@ def _candidates(product: Product, sip: SipSpec, name: str) -> Iterator[tuple[Lib
     if min(product.m, product.n) == 1:
         yield (_one_row(product),)
     by_vector = product.dtype in _BY_VECTOR
-    depth = 8 if by_vector else max(128 // product.itemsize, 32)
+    depth = 8 if by_vector else max(1 << round(math.log2(_DEPTH_BYTES / product.itemsize)), 32)
     tiles: tuple[ProductTile, ...] = _VECTOR_TILES if by_vector else _MATRIX_TILES
     if not by_vector and sip.pe.gemm.native_m >= 64:
         tiles += _WIDE_TILES

@@ -179,3 +179,46 @@ def test_a_product_without_a_rate_is_an_error_of_its_line_and_what_follows_runs(
     log = simulated(program, machine="v100", data=data).op_log
     names = {each.template.name for each in log.instances}
     assert {"aten._to_copy", "aten.mm"} <= names
+
+
+FOUR_BITS = """
+a, b = (torch.zeros(2048, 1024, dtype=torch.uint8).cuda().view(torch.float4_e2m1fn_x2)
+        for _ in range(2))
+scales = torch.zeros(2048 * 128, dtype=torch.float8_e4m3fn).cuda()
+torch._scaled_mm(a, b.t(), scales, scales, out_dtype=torch.bfloat16)
+"""
+EIGHT_BITS = """
+a, b = (torch.zeros(2048, 2048, dtype=torch.float8_e4m3fn).cuda() for _ in range(2))
+scales = torch.zeros(2048 * 64, dtype=torch.float8_e8m0fnu).cuda()
+torch._scaled_mm(a, b.t(), scales, scales, out_dtype=torch.bfloat16)
+"""
+
+
+def test_products_of_blocks_take_the_time_of_the_engine_for_their_bits(tmp_path: Path) -> None:
+    def took(source: str) -> tuple[int, int]:
+        log = run(tmp_path, source, machine="b200", data=False).op_log
+        made = [each.template for each in log.instances if "scaled_mm" in each.template.name]
+        return made[0].duration_ps, made[0].flops
+
+    four, of_four = took(FOUR_BITS)
+    eight, of_eight = took(EIGHT_BITS)
+    assert of_four == of_eight == 2 * 2048**3
+    sip = load_machine("b200", 1).sip
+    assert float(2 * 2048**3 / sip.peak_flops_per_s("float4_e2m1fn")) * 1e12 < four < eight
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "named"),
+    [
+        (FOUR_BITS, MachineError, "no rate for float4_e2m1fn"),
+        (EIGHT_BITS, RefusedOperandsError, "compute capability 10.0 or later"),
+        ("x = torch.ones(4, 4).int().cuda(); x @ x", RefusedOperandsError, "\"addmm_cuda\".*'Int'"),
+        ("x = torch.ones(4, 4).bool().cuda(); x[None] @ x[None]", RefusedOperandsError, "'Bool'"),
+        ("x = torch.ones(4).long().cuda(); x @ x", RefusedOperandsError, "\"dot\".*'Long'"),
+    ],
+)
+def test_products_that_hopper_lacks_are_refused(
+    source: str, error: type[Exception], named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=named):
+        run(tmp_path, source, machine="h100-sxm", data=False)

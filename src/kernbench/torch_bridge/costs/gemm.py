@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.processes.float32 import Float32
 
 
+_FP4 = "float4_e2m1fn"
+_FP4_BYTES = 0.5 + 1 / 16
+"""Of an element with its share of scales: blocks of 16 share one of a byte."""
 _LEAST_PART = 1024
 """The shortest part of K in a split-K product."""
 
@@ -68,6 +71,43 @@ class GemmCosts:
                 ]
                 found = timing_of_kernels(name, traces, self._machine, sip_id)
             self._known[key] = found
+        return found
+
+    def of_fp4(
+        self, name: str, products: Products, out_dtype: DType, sip_id: int
+    ) -> OperationTiming | None:
+        """Return the schedules of products of 4-bit floats, of which K counts pairs.
+
+        None where the machine's library has no kernels for products.
+
+        Raises:
+            MachineError: The machine has no rate for them.
+        """
+        architecture = self._machine.spec.kernel_library
+        sip = self._machine.sip_at(sip_id)
+        sip.gemm_flops_per_clock(_FP4)
+        if architecture is None:
+            return None
+        library = load_library(architecture)
+        if f"blas_{family_of(_FP4)}" not in library.names():
+            return None
+        key = (name, products, _FP4, out_dtype, id(sip))
+        found = self._known.get(key)
+        if found is None:
+            kernels: list[LibraryKernel] = []
+            for batch, m, n, pairs, *_ in products:
+                product = Product(
+                    batch=batch,
+                    m=m,
+                    n=n,
+                    k=2 * pairs,
+                    dtype=_FP4,
+                    itemsize=_FP4_BYTES,
+                    out_bytes=out_dtype.itemsize,
+                )
+                kernels += product_kernels(product, sip, library).kernels
+            flops = 2 * flops_of(products)
+            found = self._known[key] = timing_of_library(name, kernels, sip, library, flops)
         return found
 
     def _by_library(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.base.refusals import RefusedOperandsError
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _MOST_ROWS_REFUSED = 16
 _INTEGERS_STEP, _FLOATS_STEP = 8, 16
+_OLDEST_OF_BLOCKS = 100
+"""Compute capability from which on blocks of 32 elements have scales of their own."""
 _ANY_LAYOUT = range(100, 120)
 """Compute capabilities whose library multiplies 8-bit floats in any layout: 10.x and 11.x."""
 
@@ -82,15 +85,65 @@ _REFUSALS: Mapping[str, Callable[[Tensor, Tensor, MachineSpec], str]] = {
 }
 
 
+_OF_FLOATS: Mapping[str, str] = {
+    f"aten.{name}.{overload}": f'"{kernels}"'
+    for name, kernels in (
+        ("mm", "addmm_cuda"),
+        ("addmm", "addmm_cuda"),
+        ("bmm", "baddbmm_cuda"),
+        ("baddbmm", "baddbmm_cuda"),
+        ("mv", "addmv_impl_cuda"),
+        ("addmv", "addmv_impl_cuda"),
+        ("dot", "dot"),
+    )
+    for overload in ("default", "out")
+}
+"""Products that GPUs have of floats only, and what PyTorch calls their kernels."""
+_NAMES = {
+    torch.bool: "Bool",
+    torch.uint8: "Byte",
+    torch.int8: "Char",
+    torch.int16: "Short",
+    torch.int32: "Int",
+    torch.int64: "Long",
+}
+
+
 def check_operands(operation: Operation, args: Any, spec: MachineSpec) -> None:
     """Refuse operands that kernels of a machine's GPU do not take, in the words of PyTorch.
 
     Raises:
         RefusedOperandsError: The operation does not take them.
     """
+    kernels = _OF_FLOATS.get(operation.full_name)
+    if kernels is not None:
+        if spec.cuda_architecture is not None and not _is_of_floats(args[0].dtype):
+            dtype = args[0].dtype
+            raise RefusedOperandsError(
+                f"{kernels} not implemented for '{_NAMES.get(dtype, dtype)}': GPUs multiply "
+                f"matrices of floats, but these are of {dtype}; cast them, or multiply int8 by "
+                "torch._int_mm"
+            )
+        return
     refusal = _REFUSALS.get(operation.full_name)
     if refusal is None:
         return
     a, b = args[:2]
-    if a.dim() == b.dim() == 2 and (why := refusal(a, b, spec)):
+    if a.dim() == b.dim() == 2 and (why := refusal(a, b, spec) or _blocks(args[2:], spec)):
         raise RefusedOperandsError(f"torch.{operation.name.removeprefix('aten.')}: {why}")
+
+
+def _is_of_floats(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _blocks(scales: tuple[Any, ...], spec: MachineSpec) -> str:
+    """Return why a GPU has no products whose scales are powers of two, empty if it has."""
+    is_old = spec.cuda_architecture is not None and spec.cuda_architecture < _OLDEST_OF_BLOCKS
+    if not is_old or not scales or getattr(scales[0], "dtype", None) is not torch.float8_e8m0fnu:
+        return ""
+    return (
+        "scales of float8_e8m0fnu, one for each 32 elements (MX formats), need a GPU of compute "
+        f"capability 10.0 or later, but this one has {spec.cuda_architecture}; give a float32 "
+        "scale for each row and column"
+    )

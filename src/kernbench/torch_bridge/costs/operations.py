@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, strided
+from torch import Tensor, float4_e2m1fn_x2, strided
 
 from kernbench.dtypes import float32, int8
 from kernbench.torch_bridge.base.dtypes import kernel_dtype
@@ -118,6 +118,10 @@ class OperationCosts:
                 sizes = of_complex(sizes)
                 multiplied, stored = multiplied.to_real(), stored.to_real()
             dtype, out_dtype = kernel_dtype(multiplied), kernel_dtype(stored)
+            if multiplied is float4_e2m1fn_x2 and out_dtype is not None:
+                of_fp4 = self._gemm.of_fp4(name, sizes, out_dtype, sip_id)
+                if of_fp4 is not None:
+                    return of_fp4
             if dtype == int8 and int8.name not in self._rates(sip_id):
                 # Older GPUs multiply integers on units that are not described.
                 dtype = None
