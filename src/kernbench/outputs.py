@@ -217,6 +217,8 @@ def _target(option: str, path: str | os.PathLike[str]) -> _Target:
     said = given if given == option else f"{option} {given}"
     if not given:
         raise OutputError(f"{option or 'an output'} has an empty name; name a file")
+    if given == "-" != option:
+        raise OutputError(f"{option} takes a file, and - is none (./- would be)")
     try:
         number = _own_descriptor(given)
         found = _status(given) if number is None else os.fstat(number)
