@@ -47,3 +47,28 @@ def test_three_dims_have_a_format_of_their_own() -> None:
     args = (image, weight, None, [1] * 3, [0, 1, 1], [1] * 3, False, [0] * 3, 1)
     found, _ = Shapes().execute(func, describe(func), args, {})
     assert found.is_contiguous(memory_format=torch.channels_last_3d)
+
+
+@pytest.mark.parametrize("offset", [0, 4])
+def test_a_part_of_an_operand_stays_one_though_the_schema_does_not_say_so(offset: int) -> None:
+    """FSDP2's all-gathers are given a part of what they fill, which the first rank has first."""
+    import torch.distributed.fsdp
+
+    func = torch.ops.fsdp.all_gather_copy_in.default
+    given = torch.empty(4, device="meta")
+    whole = torch.empty(8, device="meta")
+    shapes = Shapes()
+    for _ in range(2):
+        args = ([given], whole, [4], 4, offset // 4)
+        (part, filled), _ = shapes.execute(func, describe(func), args, {})
+        assert filled is whole
+        assert part.untyped_storage()._cdata == whole.untyped_storage()._cdata
+        assert part.storage_offset() == offset
+
+
+def test_what_is_written_to_a_named_tensor_is_that_tensor() -> None:
+    func = aten.add.out
+    a, out = (torch.empty(4, device="meta") for _ in "ab")
+    shapes = Shapes()
+    for _ in range(2):
+        assert shapes.execute(func, describe(func), (a, a), {"out": out})[0] is out

@@ -17,9 +17,11 @@ from kernbench.torch_bridge.dispatch.known_values import (
     results_of,
     values_of,
 )
+from kernbench.torch_bridge.dispatch.operands import leaves
 from kernbench.torch_bridge.dispatch.sync_batch_norm import drops_empty_ranks
 from kernbench.torch_bridge.placement.call_keys import call_keys, is_meta
 from kernbench.torch_bridge.placement.names import CPU, META
+from kernbench.torch_bridge.placement.residence import storage_of
 from kernbench.torch_bridge.processes.process import current
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ class Shapes:
                 raise
             # Assume that no rank's batch is empty.
             return torch.empty_like(args[0]), None
-        made = _layout(result, args)
+        made = _layout(result, args, (args, tuple(kwargs.values())))
         if made is _UNKEPT or operation.name in _SIZED_BY_FRACTIONS:
             return result, None
         known = self._known[key] = Known(made)
@@ -212,21 +214,34 @@ def comes_back(operation: Operation, args: Any) -> bool:
     return is_meta(args[1]) and not is_meta(args[0])
 
 
-def _layout(result: Any, args: Any) -> Any:
-    """Return the layout from which a result is made again."""
+def _layout(result: Any, args: Any, operands: Any) -> Any:
+    """Return the layout from which a result is made again; ``operands`` are those by name, too."""
     if result is None:
         return None
     if isinstance(result, (list, tuple)):
-        layouts = [_layout(each, args) for each in result]
+        layouts = [_layout(each, args, operands) for each in result]
         return _UNKEPT if _UNKEPT in layouts else (type(result), layouts)
     if not isinstance(result, Tensor):
         return _UNKEPT
     for position, arg in enumerate(args):
         if arg is result:
             return position
-    if type(result) is not Tensor or not is_meta(result) or result.storage_offset():
+    if type(result) is not Tensor or not is_meta(result) or _is_part(result, operands):
         return _UNKEPT
     return (tuple(result.shape), result.stride(), result.dtype)
+
+
+def _is_part(result: Tensor, operands: Any) -> bool:
+    """Return whether a result has the memory of an operand, which its schema may not say."""
+    return bool(result.storage_offset()) or _memory(result) in map(_memory, leaves(operands))
+
+
+def _memory(tensor: Tensor) -> int | None:
+    """Return what tells a tensor's memory from others; None of wrappers and sparse tensors."""
+    try:
+        return int(storage_of(tensor)._cdata)
+    except (NotImplementedError, RuntimeError):
+        return None
 
 
 def _made(layout: Any, args: Any) -> Any:
