@@ -53,6 +53,16 @@ def test_each_rank_takes_the_time_of_rules_that_one_has_found() -> None:
     assert min(called_ps.values()) > 20 * 10**9
 
 
+@pytest.mark.adr("0066-D3")
+def test_each_rank_takes_the_time_of_views_in_rules_that_one_has_found() -> None:
+    log = simulated("sharding.py", "other_operations", nprocs=4, machine="a100-sxm-80g").op_log
+    taken_ps = Counter[int]()
+    for span in log.host_spans:
+        if span.kind in ("launch", "dispatch"):
+            taken_ps[span.rank] += span.end_ps - span.start_ps
+    assert len(set(taken_ps.values())) == 1
+
+
 def test_ranks_of_different_meshes_have_one_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = asked_by(monkeypatch, "other_operations", 4)
     assert asked["aten._softmax.default"] == asked["aten.view.default"] == 3

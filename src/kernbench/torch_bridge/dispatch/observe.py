@@ -154,6 +154,7 @@ class Observer(Mode):
         if kernel is None and (isinstance(args[0], Tensor) if operation.is_view else is_plain):
             self._quick[id(func)] = operation
         if operation.is_view:
+            self._note_view()
             return _view_of_sparse(operation, args, kwargs)
         if operation.is_composite and _dispatch_mode(_FAKE) is None:
             if any(type(each) is Tensor and each.is_nested for each in args):
@@ -161,6 +162,9 @@ class Observer(Mode):
             with self:
                 return func.decompose(*args, **kwargs)
         return self._observe(func, operation, args, kwargs)
+
+    def _note_view(self) -> None:
+        """Note that a host that takes time for views executes one."""
 
     def _is_for(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> bool:
         """Return whether a kernel that the program registered for devices takes a call."""
@@ -397,6 +401,9 @@ class EagerObserver(Observer):
         self._calls = calls
         assert process.host.calls is not None
         self._of_process = process.host.calls
+
+    def _note_view(self) -> None:
+        self._of_process.num_views += 1
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.process import Process
@@ -127,32 +127,43 @@ def unseen(function: Any, *, is_python: bool = False) -> Any:
     return call
 
 
-def once_for_all(function: Callable[[], Any]) -> tuple[Any, int]:
-    """Return what a function finds that is the same for all ranks, and how many calls that took.
+class Shared(NamedTuple):
+    """What a process did once that each rank would have done."""
 
-    The caller owes the calls for each rank that would make them (:func:`owe_calls`), this one too.
+    num_calls: int = 0
+    num_views: int = 0
+
+
+def once_for_all(function: Callable[[], Any]) -> tuple[Any, Shared]:
+    """Return what a function finds that is the same for all ranks, and what that took.
+
+    The caller owes it for each rank that would do the same (:func:`owe_shared`), this one too.
     """
     outer = IN_THREAD.calls
     if outer is None:
-        return function(), 0
-    counted = PythonCalls()
+        return function(), Shared()
+    process, counted = outer.of_process, PythonCalls()
     outer.pause(0)
     inner = IN_THREAD.calls = ThreadCalls(counted)
+    # The observer counts views for the process.
+    num_views, process.num_views = process.num_views, 0
     inner.resume()
     try:
         found = function()
     finally:
         inner.pause(1)
         IN_THREAD.calls = outer
+        own, process.num_views = process.num_views, num_views
         outer.resume()
-    return found, counted.take()
+    return found, Shared(counted.take(), own)
 
 
-def owe_calls(num_calls: int) -> None:
-    """Let the calling process take the time of calls that were counted for all ranks."""
+def owe_shared(shared: Shared) -> None:
+    """Let the calling process take the time of what was done for all ranks."""
     calls = IN_THREAD.calls
     if calls is not None:
-        calls.of_process.num_shared += num_calls
+        calls.of_process.num_shared += shared.num_calls
+        calls.of_process.num_views += shared.num_views
 
 
 def in_cxx(function: Any, *args: Any) -> Any:

@@ -25,7 +25,12 @@ from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.processes.call_counts import once_for_all, owe_calls, unseen
+from kernbench.torch_bridge.processes.call_counts import (
+    Shared,
+    once_for_all,
+    owe_shared,
+    unseen,
+)
 from kernbench.torch_bridge.processes.compiling import COMPILING
 
 # Others may hold data of the rank that made them.
@@ -75,8 +80,7 @@ class _FoundRule(NamedTuple):
     meshes: Meshes
     makers: tuple[Any, ...]
     """The functions that computed it."""
-    num_calls: int
-    """How many calls that took."""
+    took: Shared
 
 
 class SharedRules:
@@ -94,14 +98,14 @@ class SharedRules:
     @unseen
     def __call__(self, schema: Any) -> Any:
         """Return the ``OutputSharding`` of a call."""
-        found, num_calls = self._rule_of(schema)
+        found, took = self._rule_of(schema)
         # Compiling takes no simulated time: nor do the rules that it asks for.
         if not COMPILING.depth:
-            owe_calls(num_calls)
+            owe_shared(took)
         return found
 
-    def _rule_of(self, schema: Any) -> tuple[Any, int]:
-        """Return it, with the number of calls of PyTorch's that it takes to find."""
+    def _rule_of(self, schema: Any) -> tuple[Any, Shared]:
+        """Return it, with what it takes PyTorch to find."""
         meshes = Meshes()
         try:
             arguments = _common((schema.args_schema, tuple(schema.kwargs_schema.items())), meshes)
@@ -111,13 +115,13 @@ class SharedRules:
             return once_for_all(partial(self._compute, schema))
         makers = self._registered(schema.op)
         if known is not None and all(map(is_, known.makers, makers)):
-            return _rule_on(known.rule, known.meshes, meshes), known.num_calls
-        rule, num_calls = once_for_all(partial(self._compute, schema))
+            return _rule_on(known.rule, known.meshes, meshes), known.took
+        rule, took = once_for_all(partial(self._compute, schema))
         if isinstance(rule, OutputSharding) and _is_common(rule):
             if len(self._found) >= _MOST_KEPT:
                 self._found.clear()
-            self._found[key] = _FoundRule(rule, meshes, makers, num_calls)
-        return rule, num_calls
+            self._found[key] = _FoundRule(rule, meshes, makers, took)
+        return rule, took
 
     def _registered(self, op: Any) -> tuple[Any, ...]:
         """Return the functions that compute the rule: programs and contexts may replace them."""
