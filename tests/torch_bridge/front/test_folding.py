@@ -238,11 +238,14 @@ def test_others_are_run_to_compare_them() -> None:
     assert found.returncode == 1
     assert "folded: 1 of 4 ranks ran (0)" in found.stdout
     assert "as long as with all ranks" not in found.stdout
+    # Nor is anything without one.
+    found = on_command_line("branching", "--no-data", "--fold")
+    assert "folded: if they do, they took as long as with all ranks" in found.stdout
     found = on_command_line("pipeline", "--no-data", "--fold=check")
     assert "starts again" not in found.stderr
     assert found.returncode == 0
     assert "rank 1 and rank 3 took as long as what ran for it, to the picosecond" in found.stdout
-    assert "as long as with all ranks, to the picosecond" in found.stdout
+    assert "folded: they took as long as with all ranks, to the picosecond" in found.stdout
 
 
 @pytest.mark.adr("0185-D3")

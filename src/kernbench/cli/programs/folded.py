@@ -218,7 +218,7 @@ def _run_folded(
                     for base in peers
                 ]
                 fails.append(not all(each.is_same_work for each in found))
-                folding.is_refuted = not all(each.is_same_time for each in found)
+                folding.is_alike = all(each.is_same_time for each in found)
                 return [each.text for each in found]
 
             fails: list[bool] = []

@@ -58,8 +58,9 @@ class Folding:
         """When collectives run with all ranks, where that is known."""
         self.why_not = ""
         """Why it is not known."""
-        self.is_refuted = False
-        """Whether ranks were run that do not do, or not in the same time, what ran for them."""
+        self.is_alike: bool | None = None
+        """Whether other ranks that were run do what ran for them, in the same time; None where none
+        was."""
         self.has_host_times = False
         """Whether the Python of hosts takes time."""
         self.running = tuple(sorted({self.representative(rank) for rank in range(num_ranks)}))
@@ -262,9 +263,12 @@ class Folding:
             "others is taken to do what one of them does"
         ]
         if self.is_exact:
-            if self.is_refuted:
+            if self.is_alike is False:
                 return lines
-            lines.append("folded: they took as long as with all ranks, to the picosecond")
+            took = "they took as long as with all ranks, to the picosecond"
+            if self.is_alike is None:
+                took = f"if they do, {took}; --fold=check runs some of them to see"
+            lines.append(f"folded: {took}")
             if self.has_host_times:
                 lines.append(
                     "folded: but for Python that libraries run once per process: with all ranks, "
