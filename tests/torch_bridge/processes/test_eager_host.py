@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -211,3 +214,48 @@ def test_a_machine_without_a_host_section_spends_its_launch_time_only() -> None:
     launch_ps = context.machine.sip.host_launch_ps
     launches = [span for span in context.op_log.host_spans if span.kind == "launch"]
     assert {span.end_ps - span.start_ps for span in launches} == {launch_ps}
+
+
+STARTS = """
+import threading
+import time
+from torch.utils.data import DataLoader
+
+start = time.perf_counter()
+thread = threading.Thread(target=list)
+thread.start()
+thread.join()
+batches = list(DataLoader(range(4), num_workers=1))
+print(time.perf_counter() - start)
+"""
+
+
+@pytest.mark.adr("0130-D1")
+def test_when_a_thread_really_starts_changes_no_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real machine decides whether a new thread runs before somebody waits for it."""
+    program = tmp_path / "starts.py"
+    program.write_text(STARTS)
+    sleep: Any = time.sleep
+    start_thread: Any = threading._start_new_thread  # type: ignore[attr-defined]
+
+    def at_once(function: Any, args: Any, *more: Any) -> Any:
+        made = start_thread(function, args, *more)
+        sleep(0.05)
+        return made
+
+    def late(function: Any, args: Any, *more: Any) -> Any:
+        def begin(*args: Any) -> None:
+            sleep(0.05)
+            function(*args)
+
+        return start_thread(begin, args, *more)
+
+    said = []
+    # In the first run PyTorch does what it does once.
+    for each in (at_once, at_once, late):
+        monkeypatch.setattr(threading, "_start_new_thread", each)
+        simulated(program, machine="h100-sxm")
+        said.append(capsys.readouterr().out)
+    assert said[1] == said[2] != ""

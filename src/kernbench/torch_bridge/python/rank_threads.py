@@ -11,6 +11,7 @@ from typing import Any
 
 from kernbench.clock import CtrlC, on_thread
 from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.processes.call_counts import uncounted
 from kernbench.torch_bridge.processes.process import HERE, Process, RankThread, ThreadState
 from kernbench.torch_bridge.python.locks import SimulatedLock
 
@@ -180,9 +181,14 @@ def _rank_thread_is_alive(thread: threading.Thread) -> bool:
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """Wait as usual for a new thread to start: it reports that before it waits for its turn."""
+    """Wait as usual for a new thread to start: it reports that before it waits for its turn.
+
+    Whether that is before somebody waits for it is up to the real machine, and so is what ``start``
+    calls: it does not count.
+    """
     before, HERE.is_foreign = HERE.is_foreign, True
     try:
-        yield
+        with uncounted():
+            yield
     finally:
         HERE.is_foreign = before
