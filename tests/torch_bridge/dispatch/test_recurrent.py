@@ -191,3 +191,27 @@ def test_steps_are_behind_each_other_and_directions_beside(name: str) -> None:
     assert time(40) == time(40, sizes=(64,) * 40) > time(40, sizes=(64,) * 20 + (8,) * 20)
     rows = schedule(machine, 3).make_rows()
     assert max(rows["end_ps"]) <= schedule(machine, 3).duration_ps
+
+
+WITHOUT_CUDNN = """
+import torch
+
+layer = torch.nn.LSTM(8, 8).cuda()
+given = torch.zeros(4, 2, 8).cuda()
+with torch.backends.cudnn.flags(enabled=False), torch.no_grad():
+    layer(given)
+assert torch.backends.mkldnn.enabled == EXPECTED
+"""
+
+
+@pytest.mark.adr("0167-D1")
+@pytest.mark.parametrize("data", [True, False], ids=["data", "no-data"])
+def test_without_cudnn_a_layer_is_composed_of_steps(tmp_path: Path, data: bool) -> None:
+    program = tmp_path / "composed.py"
+    program.write_text(WITHOUT_CUDNN.replace("EXPECTED", str(torch.backends.mkldnn.enabled)))
+    log = simulated(program, machine="a100-sxm-80g", data=data).op_log
+    names = [each.template.name for each in log.instances for _ in each.starts_ps]
+    # The steps' products of the state, and their gates; not the layer of the host's library.
+    assert sum(name in ("aten.addmm", "aten.mm") for name in names) >= 4
+    assert names.count("aten.tanh") == names.count("aten.tanh_") == 4
+    assert not any("mkldnn" in name or "cudnn" in name for name in names)

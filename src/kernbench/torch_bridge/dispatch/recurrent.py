@@ -55,14 +55,27 @@ def install(patches: Patches) -> None:
 
 def _is_for_device(given: Tensor, params: Sequence[Tensor]) -> bool:
     # One of both on the host is a mistake, which the operation finds.
-    is_there = any(device_of(each).type == DEVICE_TYPE for each in (given, *params[:1]))
-    return is_there and torch.backends.cudnn.enabled
+    return any(device_of(each).type == DEVICE_TYPE for each in (given, *params[:1]))
+
+
+def _composed(before: Any, is_for_device: bool, *args: Any) -> Any:
+    """Call PyTorch's own function: on a device it composes a layer of steps, as without cuDNN."""
+    if not is_for_device:
+        return before.call_boxed(KEYSET, *args)
+    # Tensors with data would be given to the host's library, which has a layer as one operation.
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        return before.call_boxed(KEYSET, *args)
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
 
 
 def _of_steps(mode: int, before: Any, given: Tensor, hx: Any, params: Any, *how: Any) -> Any:
     """``lstm.input`` and the like: all sequences of a batch have one length."""
-    if not _is_for_device(given, params):
-        return before.call_boxed(KEYSET, given, hx, params, *how)
+    is_for_device = _is_for_device(given, params)
+    if not is_for_device or not torch.backends.cudnn.enabled:
+        return _composed(before, is_for_device, given, hx, params, *how)
     *how_else, batch_first = how
     return _call(mode, given, [], hx, params, batch_first, *how_else)
 
@@ -71,8 +84,9 @@ def _of_packed(
     mode: int, before: Any, given: Tensor, batch_sizes: Tensor, hx: Any, params: Any, *how: Any
 ) -> Any:
     """``lstm.data`` and the like: packed sequences, so many of which have each step."""
-    if not _is_for_device(given, params):
-        return before.call_boxed(KEYSET, given, batch_sizes, hx, params, *how)
+    is_for_device = _is_for_device(given, params)
+    if not is_for_device or not torch.backends.cudnn.enabled:
+        return _composed(before, is_for_device, given, batch_sizes, hx, params, *how)
     return _call(mode, given, batch_sizes.tolist(), hx, params, False, *how)
 
 
