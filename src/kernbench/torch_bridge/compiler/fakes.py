@@ -23,9 +23,11 @@ from kernbench.torch_bridge.base.operations import PLAIN
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.tensors import device_of
 from kernbench.torch_bridge.dispatch.shapes import format_of_convolution
+from kernbench.torch_bridge.memory import CachingAllocator
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE, META, with_index
 from kernbench.torch_bridge.placement.residence import settle
 from kernbench.torch_bridge.processes.compiling import COMPILING, Views
+from kernbench.torch_bridge.processes.process import current
 
 _make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 _DEVICE_OF_FAKE = torch.ops.prim.device.default
@@ -191,15 +193,27 @@ def _on_one_device(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return what traces patterns, for the first device alone: all ranks share them.
 
     A graph without inputs names no device, or one without an index, for which C++ asks a guard.
+    The numbers in them take memory of no device, least of all of one that is not the rank's.
     """
     first = torch.device(DEVICE_TYPE, 0)
 
     @functools.wraps(original)
     def lazy_init(device: Any = None) -> Any:
         is_first = device is None or device.type == DEVICE_TYPE
-        return original(first if is_first else device)
+        process = current()
+        own = process.allocators
+        of_nobody = CachingAllocator(_take_nothing, _take_nothing)
+        process.allocators = {**own, process.first_sip: of_nobody}
+        try:
+            return original(first if is_first else device)
+        finally:
+            process.allocators = own
 
     return lazy_init
+
+
+def _take_nothing(size_bytes: int) -> None:
+    """Take no bytes from a device, and give it none back."""
 
 
 def _is_of_streams(target: Any) -> bool:
