@@ -338,6 +338,13 @@ def check_refusals():
         flash_attn_func(drawn(1, 4, 3, 64), *[drawn(1, 4, 2, 64)] * 2)
     with pytest.raises(RuntimeError, match="cache_seqlens"):
         flash_attn_with_kvcache(*[drawn(1, 4, 2, 64)] * 5)
+    ends = torch.tensor([0, 4]).cuda()
+    with pytest.raises(RuntimeError, match="cu_seqlens_q must have dtype int32"):
+        flash_attn_varlen_func(*[drawn(4, 2, 64)] * 3, ends, ends.int(), 4, 4)
+    with pytest.raises(RuntimeError, match="cu_seqlens_k must have dtype int32"):
+        flash_attn_varlen_func(*[drawn(4, 2, 64)] * 3, ends.int(), ends, 4, 4)
+    with pytest.raises(RuntimeError, match="cache_seqlens must have dtype int32"):
+        flash_attn_with_kvcache(*[drawn(1, 4, 2, 64)] * 3, cache_seqlens=ends[:1])
     with pytest.raises(NotImplementedError, match="cache_leftpad"):
         flash_attn_with_kvcache(*[drawn(1, 4, 2, 64)] * 3, cache_leftpad=torch.zeros(1).cuda())
     with pytest.raises(ModuleNotFoundError, match=r"no such module, but flash_attn\.bert_padding"):

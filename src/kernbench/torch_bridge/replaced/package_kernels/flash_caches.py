@@ -14,6 +14,7 @@ from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
     Lengths,
     call_of,
     check,
+    check_lengths,
     kernel_of,
     launch,
     made_for,
@@ -58,6 +59,7 @@ def with_cache(
     interleaved: bool,
 ) -> tuple[Tensor, Tensor]:
     check(q, k_cache, v_cache)
+    check_lengths(cache_seqlens=used)
     if k is not None and used is None:
         raise RuntimeError("FlashAttention: if key is supplied, cache_seqlens must be, too")
     options = options_of(0.0, scale, causal, left, right, softcap)

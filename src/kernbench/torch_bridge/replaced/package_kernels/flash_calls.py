@@ -123,6 +123,13 @@ def check(q: Tensor, k: Tensor, v: Tensor) -> None:
         )
 
 
+def check_lengths(**lengths: Tensor | None) -> None:
+    """Refuse lengths of other integers than the kernels read, by name."""
+    for name, given in lengths.items():
+        if given is not None and given.dtype is not torch.int32:
+            raise RuntimeError(f"{name} must have dtype int32, but got {given.dtype}")
+
+
 def options_of(
     dropout_p: float,
     softmax_scale: float,

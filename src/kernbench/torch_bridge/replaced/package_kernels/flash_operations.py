@@ -29,6 +29,7 @@ from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
     between,
     call_of,
     check,
+    check_lengths,
     drawn,
     kernel_of,
     launch,
@@ -129,6 +130,7 @@ def _varlen_forward(
     *given: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     check(q, k, v)
+    check_lengths(cu_seqlens_q=ends_q, cu_seqlens_k=ends_k)
     *plain, alibi, _, block_table, used = given
     options = options_of(*plain)
     out, lse = made_for(q, v, (q.shape[1], q.shape[0]))
