@@ -73,3 +73,12 @@ def test_who_starts_processes_is_one_of_their_ranks(tmp_path: Path) -> None:
     reduced = [each for each in context.op_log.instances if each.template.name == "all_reduce"]
     assert [tuple(each.ranks) for each in reduced] == [(0, 1, 2)] * 2
     assert context.run.world_size == 3
+
+
+@pytest.mark.adr("0101-D3")
+def test_they_know_their_parent_and_what_it_has_besides(tmp_path: Path) -> None:
+    path = PROGRAMS / "started_after_a_pool.py"
+    subprocess.run([sys.executable, str(path), f"{tmp_path}/real"], check=True, timeout=60)
+    simulated(path, f"{tmp_path}/simulated")
+    found = (tmp_path / "simulated").read_text()
+    assert found == (tmp_path / "real").read_text() == "[4, 9] True True True True 3"

@@ -95,8 +95,8 @@ def take_values(parent: Mapping[str, Any]) -> None:
         if not name.startswith("__") and not is_code:
             try:
                 vars(main)[name] = own_copy(value)
-            except TypeError:
-                # Not every value can be copied.
+            except Exception:
+                # Not every value can be copied, and each says so in its own way: a lock, a pool.
                 vars(main)[name] = value
 
 

@@ -56,6 +56,7 @@ def install(patches: Patches, programs: Programs) -> None:
     )
     patches.set(os, "getpid", _getpid)
     patches.set(os, "getppid", _getppid)
+    patches.set(multiprocessing, "parent_process", _parent_process)
 
 
 def _as_rank() -> Any:
@@ -76,6 +77,21 @@ def _getpid() -> int:
 def _getppid() -> int:
     process = HERE.process
     return _real_parent_pid() if process is None or not process.pid else process.parent_pid
+
+
+class _Parent(processes._ParentProcess):  # type: ignore[name-defined]
+    """What a process finds of the one that has started it, which outlives it."""
+
+    def is_alive(self) -> bool:
+        """Return True."""
+        return True
+
+
+def _parent_process() -> Any:
+    process = HERE.process
+    if process is None or not process.parent_pid:
+        return processes.parent_process()
+    return _Parent("MainProcess", process.parent_pid, None)
 
 
 class _ChildrenOfEach:
@@ -263,7 +279,8 @@ class RankProcess(_Started):
 
     def __init__(self, programs: Programs, started: BaseProcess) -> None:
         super().__init__()
-        session = current().session
+        parent_process = current()
+        session = parent_process.session
         # No real process has this id, so that a signal cannot reach one.
         self.pid = _FIRST_PID + next(session.pids)
         kept = {name: started.__dict__[name] for name in started.__dict__ if name in _KEPT}
@@ -281,6 +298,7 @@ class RankProcess(_Started):
             child.run()
 
         def live_as(process: Process) -> None:
+            process.pid, process.parent_pid = self.pid, parent_process.pid or _real_pid()
             self.run(started, lambda: live(process, work))
             for end in found_in(given, lambda each: isinstance(each, PipeEnd)):
                 end.close()
