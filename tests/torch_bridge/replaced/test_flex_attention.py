@@ -53,6 +53,15 @@ def test_blocks_that_the_mask_leaves_out_take_no_time() -> None:
     assert times(window)["flex_attention"] < 0.5 * time
 
 
+def test_the_host_calls_nothing_of_the_definition() -> None:
+    def called_ps(data: bool) -> int:
+        context = simulated(PROGRAM, "long", "all_keys", data=data, machine="h100-sxm")
+        spans = context.op_log.host_spans
+        return sum(each.end_ps - each.start_ps for each in spans if each.kind == "python")
+
+    assert called_ps(True) == called_ps(False) > 0
+
+
 @pytest.mark.adr("0086-D2")
 def test_without_data_every_key_counts() -> None:
     dense = simulated(PROGRAM, "long", "all_keys")

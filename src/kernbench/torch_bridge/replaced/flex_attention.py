@@ -24,6 +24,7 @@ from kernbench.torch_bridge.dispatch.known_values import values_of
 from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.names import unobserved
 from kernbench.torch_bridge.placement.residence import residence_of, settle
+from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.replaced.flex_pieces import Definition
 
@@ -32,7 +33,8 @@ _NAME = "flex_attention"
 
 def install(patches: Patches) -> None:
     """Install flex_attention for devices."""
-    patches.set(flex, "flex_attention_hop", _attention)
+    # Compiled, its definition calls no Python: with data as little as without.
+    patches.set(flex, "flex_attention_hop", unseen(_attention, is_python=True))
     # It would warn that it is not compiled, and then call the compiler.
     patches.set(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
 
@@ -80,6 +82,7 @@ class _Attention(torch.autograd.Function):
         return made
 
     @staticmethod
+    @unseen
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         query, key, value, *learned = ctx.saved_tensors
         score_mod, block_mask, scale = ctx.options
