@@ -222,3 +222,39 @@ def test_products_that_hopper_lacks_are_refused(
 ) -> None:
     with pytest.raises(error, match=named):
         run(tmp_path, source, machine="h100-sxm", data=False)
+
+
+CONVOLVED = """
+import torch
+
+x, w, b = torch.randn(2, 8, 9, 9), torch.randn(6, 4, 3, 3), torch.randn(6)
+there = [each.cuda() for each in (x, w, b)]
+how = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2), "groups": 2}
+found = torch.cudnn_convolution_relu(*there, *how.values())
+plain = torch.cudnn_convolution(
+    *there[:2], how["padding"], how["stride"], how["dilation"], 2, True, False, True
+)
+apart = torch.nn.functional.conv2d(*there[:2], **how)
+expected = torch.nn.functional.conv2d(x, w, **how)
+assert found.shape == plain.shape == expected.shape
+if DATA:
+    torch.testing.assert_close(plain.cpu(), expected)
+    torch.testing.assert_close(found.cpu(), (expected + b.view(1, -1, 1, 1)).relu())
+"""
+
+
+@pytest.mark.parametrize("data", [True, False], ids=["data", "no-data"])
+def test_a_convolution_with_its_activation_takes_the_time_of_one_without(
+    data: bool, tmp_path: Path
+) -> None:
+    source = CONVOLVED.replace("DATA", str(data))
+    log = run(tmp_path, source, machine="a100-sxm-80g", data=data).op_log
+    names = [
+        "aten.cudnn_convolution_relu",
+        "aten.cudnn_convolution",
+        "aten.convolution",
+    ]
+    made = [each.template for each in log.instances if each.template.name in names]
+    assert [each.name for each in made] == names
+    assert len({(each.duration_ps, each.flops) for each in made}) == 1
+    assert made[0].flops > 0

@@ -28,6 +28,7 @@ from kernbench.torch_bridge.costs.products import (
     layout_of,
     of_complex,
     operand_of,
+    unfused,
 )
 from kernbench.torch_bridge.costs.recurrent import RecurrentCosts
 from kernbench.torch_bridge.costs.rules import (
@@ -97,6 +98,7 @@ class OperationCosts:
         sip_id: int,
     ) -> OperationTiming:
         """Return the schedules of ``result = func(*args, **kwargs)`` on a SIP."""
+        func, args = unfused(func, args)
         found = self._timing(func, operation, args, kwargs, result, sip_id)
         return self._given.timing(found, args, num_bytes(cold_operands(func, args, result)))
 

@@ -191,6 +191,22 @@ PRODUCTS: dict[Any, Callable[[Any, Any], Products]] = {
 }
 
 
+def unfused(func: Any, args: Any) -> tuple[Any, Any]:
+    """Return the call of a plain convolution that takes the time of a call, else the call itself.
+
+    cuDNN adds a bias and applies ReLU to results before it stores them.
+    """
+    if func is aten.cudnn_convolution_relu.default:
+        x, weight, _, stride, padding, dilation, groups = args
+    elif func is aten.cudnn_convolution.default:
+        x, weight, padding, stride, dilation, groups, *_ = args
+    else:
+        return func, args
+    zeros = [0] * len(stride)
+    plain = (x, weight, None, stride, padding, dilation, False, zeros, groups)
+    return aten.convolution.default, plain
+
+
 CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
 RECURRENT = frozenset({aten._cudnn_rnn.default, aten._cudnn_rnn_backward.default})
 RECURRENT_ON_HOST = frozenset(

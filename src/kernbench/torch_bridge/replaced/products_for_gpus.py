@@ -1,4 +1,4 @@
-"""Matrix products that PyTorch has for GPUs only: half precision to float32, and grouped FP8.
+"""Products that PyTorch has for GPUs only: half precision to float32, grouped FP8, and cuDNN's.
 
 A GPU multiplies them exactly and sums in float32, as the CPU does with operands cast to float32.
 """
@@ -33,6 +33,8 @@ def install(patches: Patches) -> None:
         for name, function in {"addmm": torch.addmm, "baddbmm": torch.baddbmm}.items():
             made = partial(_sum, function)
             _implement(library, name, made, key)
+        library.impl("cudnn_convolution", _convolution, key, allow_override=True)
+        library.impl("cudnn_convolution_relu", _convolution_relu, key, allow_override=True)
         library.impl("_scaled_grouped_mm", _scaled_grouped, key, allow_override=True)
         library.impl("_scaled_grouped_mm_v2", _scaled_grouped_v2, key, allow_override=True)
 
@@ -44,6 +46,23 @@ def _implement(library: Any, name: str, made: Callable[..., Tensor], key: str) -
 
     library.impl(f"{name}.dtype", made, key, allow_override=True)
     library.impl(f"{name}.dtype_out", into, key, allow_override=True)
+
+
+def _convolution(
+    x: Tensor, weight: Tensor, padding: Any, stride: Any, dilation: Any, groups: int, *_: Any
+) -> Tensor:
+    """``torch.cudnn_convolution``; the rest says how cuDNN chooses its kernel."""
+    zeros = [0] * len(stride)
+    return torch.convolution(x, weight, None, stride, padding, dilation, False, zeros, groups)
+
+
+def _convolution_relu(
+    x: Tensor, weight: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Tensor:
+    """``torch.cudnn_convolution_relu``, where bias and activation are part of the kernel."""
+    zeros = [0] * len(stride)
+    made = torch.convolution(x, weight, bias, stride, padding, dilation, False, zeros, groups)
+    return made.relu_()
 
 
 def _product(function: Callable[..., Tensor], a: Tensor, b: Tensor, out_dtype: Any) -> Tensor:
