@@ -220,6 +220,10 @@ def test_a_shell_completes_commands_and_options(
         ("kernbench to", "torchrun"),
         ("kernbench run --mach", "--machine"),
         ("kernbench run --nproc", "--nproc-per-node"),
+        ("kernbench run --machine h100-s", "h100-sxm"),
+        ("kernbench sweep gemm --machine h100-s", "h100-sxm"),
+        ("kernbench retime kept.run --machine h100-s", "h100-sxm"),
+        ("kernbench plan --machine h100-s", "h100-sxm"),
     ):
         monkeypatch.setenv("_KERNBENCH_COMPLETE", "complete_bash")
         monkeypatch.setenv("COMP_WORDS", words)

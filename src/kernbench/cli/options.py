@@ -23,15 +23,28 @@ def _allowed(given: list[str] | None) -> list[str] | None:
         raise typer.BadParameter(str(error).removeprefix("allow: ")) from None
 
 
+def machines_from(incomplete: str) -> list[str]:
+    """Return the names of machines that begin so, for shells that complete them."""
+    from kernbench.hardware import known_machines
+
+    return [each for each in known_machines() if each.startswith(incomplete)]
+
+
 DEFAULT_MACHINE = "ahbm"
 Machine = Annotated[
-    str, typer.Option(metavar="NAME|FILE", help="Machine: a preset, NAME:SIPS, or a YAML file.")
+    str,
+    typer.Option(
+        metavar="NAME|FILE",
+        help="Machine: a preset, NAME:SIPS, or a YAML file.",
+        autocompletion=machines_from,
+    ),
 ]
 BenchMachine = Annotated[
     str | None,
     typer.Option(
         metavar="NAME|FILE",
         help="Machine: a preset, NAME:SIPS, or a YAML file; the bench's MACHINE, else ahbm.",
+        autocompletion=machines_from,
     ),
 ]
 Ranks = Annotated[
@@ -129,7 +142,12 @@ ParamOfAll = Annotated[
     typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter at all points."),
 ]
 MachineOfAll = Annotated[
-    str | None, typer.Option(metavar="NAME|FILE", help="Machine; the bench's, else ahbm.")
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE",
+        help="Machine; the bench's, else ahbm.",
+        autocompletion=machines_from,
+    ),
 ]
 ResultsFolder = Annotated[
     str | None,

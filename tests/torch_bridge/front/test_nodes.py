@@ -88,6 +88,7 @@ def test_every_rank_of_many_nodes_has_the_devices_and_names_of_its_own(tmp_path:
     ("machine", "nprocs", "num_nodes", "message"),
     [
         ("h100-sxm:2x8", 4, 2, "4 ranks per node do not fill the nodes .* which have 8 devices"),
+        ("h100-sxm:2x8", 9, 2, "9 ranks per node do not fill .* take --nproc-per-node 8$"),
         ("h100-sxm:2x8", 8, 3, "3 asks for more nodes than the 2 of machine h100-sxm"),
         ("h100-sxm:2x8", 16, 1, "16 processes on one node, but nodes .* have 8 devices"),
     ],

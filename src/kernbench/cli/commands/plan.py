@@ -35,7 +35,14 @@ class PlanOptions:
     model: Annotated[
         str, typer.Option(metavar="NAME|FILE", help="A known model, or a config.json.")
     ]
-    machine: Annotated[str, typer.Option(metavar="NAME|FILE", help="A preset, or a YAML file.")]
+    machine: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="A preset, or a YAML file.",
+            autocompletion=given.machines_from,
+        ),
+    ]
     devices: Annotated[int, typer.Option(min=1, help="How many of them.")]
     trains: Annotated[bool, typer.Option("--train/--serve", help="What they do.")] = True
     batch: Annotated[

@@ -323,7 +323,8 @@ class RuntimeContext(TorchNames):
 
     def _repr_html_(self) -> str:
         """Show the run so far in a notebook, without completing what is in flight."""
-        text = f"{self.world_size} ranks on {self.machine.name}, {len(self.op_log)} launches"
+        ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
+        text = f"{ranks} on {self.machine.name}, {len(self.op_log)} launches"
         if not self.run.ended:
             return f"<p>{text}, {self.run.simulation.now_ps / 1e6:.2f} us so far</p>"
         shown: str = self.report()._repr_html_()

@@ -60,8 +60,9 @@ def check_nodes(machine: Machine, nprocs: int, num_nodes: int) -> None:
             f"{machine.name}; take --machine {machine.name}:{num_nodes}x{nprocs}"
         )
     elif nprocs != machine.sips_per_host:
+        smaller = f", or --machine {machine.name}:{num_nodes}x{nprocs} for smaller nodes"
         raise UsageError(
             f"{nprocs} ranks per node do not fill the nodes of machine {machine.name}, which have "
-            f"{machine.sips_per_host} devices; take --nproc-per-node {machine.sips_per_host}, or "
-            f"--machine {machine.name}:{num_nodes}x{nprocs} for smaller nodes"
+            f"{machine.sips_per_host} devices; take --nproc-per-node {machine.sips_per_host}"
+            f"{smaller if nprocs < machine.sips_per_host else ''}"
         )

@@ -25,6 +25,7 @@ class RetimeOptions(given.SavedRunOptions):
         typer.Option(
             metavar="NAME|FILE",
             help="Machine: a preset, NAME:SIPS, or a YAML file; the run's, if it is not given.",
+            autocompletion=given.machines_from,
         ),
     ] = None
     ranks_per_node: Annotated[
