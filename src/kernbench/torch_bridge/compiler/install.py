@@ -50,6 +50,7 @@ from kernbench.torch_bridge.processes.process import HERE
 from kernbench.torch_bridge.processes.python_calls import ThreadCalls
 from kernbench.torch_bridge.python import environ
 from kernbench.torch_bridge.replaced import without_compiler
+from kernbench.torch_bridge.replaced.attention import operations
 from kernbench.torch_bridge.replaced.compiled import compile_nothing
 from kernbench.triton_backend import compile_target
 
@@ -166,6 +167,7 @@ class Compiler:
         import torch._inductor.compile_fx
         from torch._dynamo import device_interface, trace_rules
         from torch._inductor import cudagraph_trees
+        from torch._inductor.fx_passes import fuse_attention
 
         patches, views = self._patches, self.views
         # Code of a library is there for the next run, too, which may be of another machine.
@@ -184,6 +186,8 @@ class Compiler:
         # Once PyTorch has called an operator of kernels eagerly, it holds what the bridge set.
         views.over[torch._library.triton, "wrap_triton_enabled"] = threading.local()
         views.over[torch.nn.functional, "scaled_dot_product_attention"] = traced.attention
+        # What Inductor puts in the place of a program's own products and softmax.
+        patches.set(fuse_attention, "_scaled_dot_product_attention", traced.attention)
         self._compile_kernels()
         self._enter()
         graph_calls.install(patches, views)
@@ -280,7 +284,7 @@ class Compiler:
         from torch._dynamo.types import FrameAction, FrameExecStrategy
         from torch._dynamo.variables.user_defined import UserDefinedClassVariable
 
-        traceable = (*trace_rules.BUILTIN_INLINE_WHEN_CALLED, traced.__file__)
+        traceable = (*trace_rules.BUILTIN_INLINE_WHEN_CALLED, traced.__file__, operations.__file__)
         self._patches.set(trace_rules, "BUILTIN_INLINE_WHEN_CALLED", traceable)
         parts = (each.name for each in pkgutil.iter_modules(kernbench.__path__))
         own = (f"{kernbench.__name__}.{each}" for each in parts if each not in (_PROGRAMS, _MAIN))

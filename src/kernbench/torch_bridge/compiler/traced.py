@@ -5,7 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.nn import functional
+
+from kernbench.torch_bridge.costs.attention import (
+    CUDNN,
+    EFFICIENT,
+    FLASH,
+    OLDEST,
+    WIDEST_CUDNN,
+    allows,
+    head_step,
+)
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE
+from kernbench.torch_bridge.processes.process import current
+from kernbench.torch_bridge.replaced.attention.operations import by_products, flash_takes, fused
+
+_HALVES = (torch.float16, torch.bfloat16)
 
 
 def attention(
@@ -18,27 +32,84 @@ def attention(
     scale: Any = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """``scaled_dot_product_attention`` as the operation that the bridge computes and times.
+    """``scaled_dot_product_attention`` as the operation that a GPU runs (ADR-0220)."""
+    if torch.is_autocast_enabled(DEVICE_TYPE):
+        dtype = torch.get_autocast_dtype(DEVICE_TYPE)
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    kinds = _allowed()
+    is_right = _are_heads(query, key, value, enable_gqa) and not (
+        attn_mask is not None and is_causal
+    )
+    if is_right and _any_takes(query, key, value, attn_mask, is_causal, kinds):
+        flash = FLASH in kinds or CUDNN in kinds
+        return fused(query, key, value, attn_mask, dropout_p, is_causal, scale, flash)
+    if not _allows_products():
+        raise RuntimeError("No available kernel. Aborting execution.")
+    given = (query, key, value, attn_mask, dropout_p, is_causal)
+    return by_products(*given, scale, enable_gqa)
 
-    That has no gradient of a mask, as biases of positions have one, and no dropout: with either,
-    attention is its products and its softmax.
+
+def _are_heads(query: Any, key: Any, value: Any, enable_gqa: bool) -> bool:
+    """Return whether operands are (batch, heads, length, size), in memory row by row."""
+    if not (query.dim() == key.dim() == value.dim() == 4):
+        return False
+    if not (query.size(0) == key.size(0) == value.size(0) and query.size(-1) == key.size(-1)):
+        return False
+    if key.size(1) != value.size(1) or query.size(2) == 0 or key.size(2) == 0:
+        return False
+    if query.stride(-1) != 1 or key.stride(-1) != 1 or value.stride(-1) != 1:
+        return False
+    if query.size(1) == key.size(1):
+        return True
+    return bool(enable_gqa and query.size(1) % key.size(1) == 0)
+
+
+def _any_takes(
+    query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool, kinds: str
+) -> bool:
+    """Return whether a kernel takes a call: the rules of ``chosen_kind``, as far as it decides.
+
+    In terms that the compiler follows for sizes which it does not know.
     """
-    if enable_gqa and query.shape[-3] != key.shape[-3]:
-        group = query.shape[-3] // key.shape[-3]
-        key = key.repeat_interleave(group, -3)
-        value = value.repeat_interleave(group, -3)
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        none = torch.zeros_like(attn_mask, dtype=query.dtype)
-        attn_mask = none.masked_fill(~attn_mask, float("-inf"))
-    if dropout_p or (attn_mask is not None and attn_mask.requires_grad):
-        scores = query @ key.transpose(-2, -1) * (scale or query.shape[-1] ** -0.5)
-        if is_causal:
-            later = torch.ones_like(scores, dtype=torch.bool).triu(1)
-            scores = scores.masked_fill(later, float("-inf"))
-        if attn_mask is not None:
-            scores = scores + attn_mask
-        shares = functional.softmax(scores, -1).to(value.dtype)
-        return functional.dropout(shares, dropout_p) @ value
-    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
-    )[0]
+    capability = _capability()
+    if not capability:
+        return kinds != ""
+    half = query.dtype in _HALVES
+    recent = capability >= OLDEST
+    if recent and FLASH in kinds and flash_takes(query, key, value, attn_mask, is_causal):
+        return True
+    sizes = (query.size(-1), value.size(-1))
+    if recent and half and CUDNN in kinds and key.size(2) != 1:
+        widest = WIDEST_CUDNN.get(capability, 128)
+        if sizes[0] <= widest and sizes[1] <= widest and sizes[0] % 8 == 0 and sizes[1] % 8 == 0:
+            return True
+    if EFFICIENT not in kinds or query.size(1) != key.size(1):
+        return False
+    if query.dtype == torch.float64 or (query.dtype == torch.bfloat16 and not recent):
+        return False
+    step = _step(query.dtype, capability)
+    return bool(sizes[0] % step == 0 and sizes[1] % step == 0)
+
+
+def _allowed() -> str:
+    """Return the kinds of kernels that the program allows (``sdpa_kernel``)."""
+    return " ".join(filter(allows, (FLASH, EFFICIENT, CUDNN)))
+
+
+def _allows_products() -> bool:
+    return allows("math")
+
+
+def _capability() -> int:
+    """Return the device's compute capability, 0 for one that has none."""
+    return current().session.run.machine.spec.cuda_architecture or 0
+
+
+def _step(dtype: torch.dtype, capability: int) -> int:
+    return head_step(dtype, capability)
+
+
+_constant: tuple[Any, ...] = (_allowed, _allows_products, _capability, _step)
+for _each in _constant:
+    # The compiler calls them as it traces, and has in its graph what they return.
+    _each._dynamo_marked_constant = True

@@ -30,8 +30,7 @@ from kernbench.torch_bridge.python import (
     queues,
 )
 from kernbench.torch_bridge.replaced import (
-    attention_choice,
-    attention_sharding,
+    attention,
     context_parallel,
     control_flow,
     flex_attention,
@@ -62,15 +61,12 @@ def installations(programs: Programs) -> list[Installation]:
             "replaced.without_data",
             "what PyTorch would read data for, in a run without data",
             lambda patches: None if session.run.has_data else without_data.install(patches),
-            after={"replaced.attention_choice": "its attention is that of tensors with data"},
         ),
         Installation(
             "replaced.context_parallel",
             "ring attention, with settings per process",
             context_parallel.install,
-            after={
-                "replaced.without_data": "it wraps the attention that it finds, with data or not"
-            },
+            after={"replaced.attention": "it wraps the attention that it finds"},
         ),
         Installation(
             "replaced.stand_ins",
@@ -234,14 +230,7 @@ def _of_torch(programs: Programs) -> list[Installation]:
             "replaced.sharding", "DTensor's rules, computed once for all ranks", sharding.install
         ),
         Installation(
-            "replaced.attention_choice",
-            "the kinds of attention that a program allows",
-            attention_choice.install,
-        ),
-        Installation(
-            "replaced.attention_sharding",
-            "DTensor's rules for the attention that C++ chooses",
-            attention_sharding.install,
+            "replaced.attention", "attention as one operation of a GPU", attention.install
         ),
         Installation("replaced.flex_attention", "flex_attention", flex_attention.install),
         Installation(

@@ -1,7 +1,4 @@
-"""Context parallel attention, whose module-level state in PyTorch becomes per rank.
-
-Its ring attention uses CUDA's flash operation, which is computed by the CPU's here.
-"""
+"""Context parallel attention, whose module-level state in PyTorch becomes per rank."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ from torch.overrides import handle_torch_function, has_torch_function
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
-from kernbench.torch_bridge.processes.of_all import library_of_all
 from kernbench.torch_bridge.processes.process import HERE, current
 
 _aten = torch.ops.aten
@@ -61,7 +57,7 @@ class _ProcessOptions(_Options):
 
 
 def install(patches: Patches) -> None:
-    """Give every process its own context, and compute flash attention on the CPU."""
+    """Give every process its own context."""
     options: Any = ring._cp_options
     before = options.__class__
     options.__class__ = _ProcessOptions
@@ -78,10 +74,6 @@ def install(patches: Patches) -> None:
     )
     patches.on_close(shared.close)
     patches.set(F, "scaled_dot_product_attention", _attention_like(F.scaled_dot_product_attention))
-    library = library_of_all("aten")
-    patches.on_close(library._destroy)
-    library.impl("_scaled_dot_product_flash_attention", _flash, "CPU")
-    library.impl("_scaled_dot_product_flash_attention_backward", _flash_backward, "CPU")
 
 
 class _SharedRules:
@@ -179,48 +171,4 @@ def _ring_attention(
         key, value = (each.repeat_interleave(group, -3) for each in (key, value))
     flash = _aten._scaled_dot_product_flash_attention
     made: Tensor = flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
-    return made
-
-
-def _flash(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Any, ...]:
-    """CUDA's flash operation, computed by the CPU's."""
-    out, lse = _aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, dropout_p, is_causal, scale=scale
-    )
-    rest = [torch.zeros((), dtype=torch.int64) for _ in range(5)]
-    return (out, lse, *rest[:2], query.size(2), key.size(2), *rest[2:])
-
-
-def _flash_backward(
-    grad_out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    logsumexp: Tensor,
-    cum_seq_q: Tensor,
-    cum_seq_k: Tensor,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    is_causal: bool,
-    philox_seed: Tensor,
-    philox_offset: Tensor,
-    *,
-    scale: float | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    made: tuple[Tensor, Tensor, Tensor] = (
-        _aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, scale=scale
-        )
-    )
     return made

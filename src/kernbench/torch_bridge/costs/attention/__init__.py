@@ -3,10 +3,16 @@
 from kernbench.torch_bridge.costs.attention.backends import AttentionBackends
 from kernbench.torch_bridge.costs.attention.calls import AttentionCosts
 from kernbench.torch_bridge.costs.attention.choice import (
+    CUDNN,
     EFFICIENT,
+    FLASH,
     MATH,
+    OLDEST,
+    WIDEST_CUDNN,
     AttentionCall,
+    allows,
     chosen_kind,
+    head_step,
 )
 from kernbench.torch_bridge.costs.attention.flash import (
     FlashAttentionCosts,
@@ -15,13 +21,19 @@ from kernbench.torch_bridge.costs.attention.flash import (
 )
 
 __all__ = [
+    "CUDNN",
     "EFFICIENT",
+    "FLASH",
     "MATH",
+    "OLDEST",
+    "WIDEST_CUDNN",
     "AttentionBackends",
     "AttentionCall",
     "AttentionCosts",
     "FlashAttentionCosts",
     "FlashCall",
+    "allows",
     "chosen_kind",
+    "head_step",
     "lengths_between",
 ]

@@ -1,7 +1,7 @@
 """Whose kernels scaled dot-product attention runs on a GPU, as PyTorch 2.13 chooses them.
 
-Operations here are those of the CPU's dispatcher, which knows flash attention alone; the time is of
-the kernels that the same call takes on the simulated device.
+Operations are two, flash and memory-efficient attention, on every machine; the time is of the
+kernels that the same call takes on the simulated device.
 """
 
 from __future__ import annotations

@@ -59,7 +59,6 @@ def priority(capability: int) -> tuple[str, ...]:
 
 def allows(kind: str) -> bool:
     """Whether the program allows a kind at present (``sdpa_kernel``)."""
-    # Looked up at each call: the bridge replaces what C++ says of flash attention.
     found: bool = getattr(_C, f"_get_{_SWITCHES[kind]}_sdp_enabled")()
     return found
 
@@ -144,7 +143,9 @@ def _efficient(call: AttentionCall, capability: int) -> str:
         return f"it takes {', '.join(map(str, taken))}, not {call.dtype}"
     if not call.rows_are_dense:
         return "elements of a row must lie side by side"
-    step = _step(call.dtype, capability)
+    if call.query[1] != call.key[1]:
+        return "queries do not share keys in it"
+    step = head_step(call.dtype, capability)
     if call.query[3] != call.key[3] or any(
         not each[3] or each[3] % step for each in (call.query, call.value)
     ):
@@ -152,7 +153,8 @@ def _efficient(call: AttentionCall, capability: int) -> str:
     return ""
 
 
-def _step(dtype: torch.dtype, capability: int) -> int:
+def head_step(dtype: torch.dtype, capability: int) -> int:
+    """Return what head sizes are multiples of in memory-efficient attention."""
     if capability >= OLDEST:
         return 16 // dtype.itemsize
     return 8 if capability >= _OLDEST_OF_HALVES and dtype in _HALVES else 1

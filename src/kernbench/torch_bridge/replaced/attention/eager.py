@@ -1,8 +1,8 @@
-"""The kinds of attention that a program allows: all of CUDA's fast ones are flash attention.
+"""``scaled_dot_product_attention`` of device tensors, in eager mode.
 
-PyTorch's choice for the CPU, which is used here, knows only flash attention and plain operations: a
-program that allows only memory-efficient or cuDNN attention would have no choice. Whether a GPU has
-kernels for a call at all is asked here.
+C++ has them on the host, or without data, and would choose the host's operation, or plain ones.
+What is called here is a GPU's, with data and without: what a program sees of it (policies of
+checkpoints, dispatch modes, counts of FLOPs) is what it sees there.
 """
 
 from __future__ import annotations
@@ -14,40 +14,35 @@ import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's users kn
 from torch import Tensor
 
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.costs.attention import MATH, AttentionCall, chosen_kind
+from kernbench.torch_bridge.costs.attention import (
+    CUDNN,
+    FLASH,
+    MATH,
+    AttentionCall,
+    allows,
+    chosen_kind,
+)
+from kernbench.torch_bridge.device.autocast import cast_as_asked
 from kernbench.torch_bridge.device.tensors import device_of
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 from kernbench.torch_bridge.processes.process import current
+from kernbench.torch_bridge.replaced.attention import operations, values
 
 _C: Any = torch._C
-_attention = F.scaled_dot_product_attention
-_set_flash = _C._set_sdp_use_flash
-_is_flash_allowed = _C._get_flash_sdp_enabled
-_FLASH = "flash"
-_KINDS = (_FLASH, "mem_efficient", "cudnn")
-_OTHERS = ("overrideable", "math")
+_attention: Any = F.scaled_dot_product_attention
+_SWITCHES = ("flash", "mem_efficient", "cudnn", "overrideable", "math")
 
 
 def install(patches: Patches) -> None:
-    """Let C++ allow flash attention while the program allows any fast kind.
+    """Let device tensors have attention as a GPU has it.
 
     Afterwards what was allowed before is allowed again: a program of one process shares the flags
     of the process that it runs in.
     """
-    for kind in (*_KINDS, *_OTHERS):
+    for kind in _SWITCHES:
         is_allowed = getattr(_C, f"_get_{kind}_sdp_enabled")()
         patches.on_close(getattr(_C, f"_set_sdp_use_{kind}"), is_allowed)
-    allowed = {kind: getattr(_C, f"_get_{kind}_sdp_enabled")() for kind in _KINDS}
-    for kind in _KINDS:
-        set_kind = getattr(_C, f"_set_sdp_use_{kind}")
-
-        def allow(enabled: bool, kind: str = kind, set_kind: Any = set_kind) -> None:
-            set_kind(enabled)
-            allowed[kind] = enabled
-            _set_flash(any(allowed.values()))
-
-        patches.set(_C, f"_set_sdp_use_{kind}", allow)
-    patches.set(_C, "_get_flash_sdp_enabled", lambda: allowed[_FLASH])
+    values.install(patches)
     patches.set(F, "scaled_dot_product_attention", scaled_dot_product_attention)
 
 
@@ -61,23 +56,24 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Attention of tensors with data: plain operations where the GPU has no kernels for a call."""
-    options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
+    """Attention of device tensors by a GPU's operation; of others, as before."""
     given = (query, key, value, attn_mask)
-    is_ours = any(device_of(each).type == DEVICE_TYPE for each in (query, key, value))
-    if not is_ours or kind_of(*given, dropout_p, is_causal, enable_gqa) != MATH:
-        return _attention(*given, dropout_p, is_causal, **options)
-    return by_products(*given, dropout_p, is_causal, **options)
-
-
-def by_products(*args: Any, **options: Any) -> Tensor:
-    """Attention as products and a softmax, as PyTorch composes it."""
-    before = _is_flash_allowed()
-    _set_flash(False)
-    try:
-        return _attention(*args, **options)
-    finally:
-        _set_flash(before)
+    is_ours = any(device_of(each).type == DEVICE_TYPE for each in given[:3])
+    if not is_ours or query.is_nested:
+        found: Tensor = _attention(*given, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return found
+    kind = kind_of(*given, dropout_p, is_causal, enable_gqa)
+    given = (*cast_as_asked(query, key, value), attn_mask)
+    if kind == MATH:
+        composed: Tensor = operations.by_products(
+            *given, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+        return composed
+    flash = allows(FLASH) or allows(CUDNN)
+    made: Tensor = operations.fused(
+        *given, dropout_p, is_causal, scale=scale, flash_is_allowed=flash
+    )
+    return made
 
 
 def kind_of(

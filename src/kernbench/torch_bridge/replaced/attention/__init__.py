@@ -1,0 +1,6 @@
+"""Attention as the operations that a GPU runs, in eager mode and in compiled graphs (ADR-0220)."""
+
+from kernbench.torch_bridge.replaced.attention import operations
+from kernbench.torch_bridge.replaced.attention.eager import install
+
+__all__ = ["install", "operations"]

@@ -1,0 +1,262 @@
+"""What a GPU's operations of attention compute, on the host (ADR-0220).
+
+Flash and memory-efficient attention, forward and backward, for tensors with data. The host's own
+flash operation does it where it can; dropout, gradients of biases, and values of another size than
+queries are computed by definition, in float32 or, for it, in float64. Layouts of results are those
+that PyTorch's descriptions of these operations give, as compiled code relies on them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.processes.of_all import library_of_all
+
+_aten: Any = torch.ops.aten
+_ALIGNED_BIAS = 16
+"""Elements that rows of a bias's gradient take a multiple of."""
+_LSE_ROWS = 32
+"""Of the log of sums that memory-efficient attention keeps, a multiple."""
+
+
+def install(patches: Patches) -> None:
+    """Let the host compute them."""
+    library = library_of_all("aten")
+    patches.on_close(library._destroy)
+    for name, function in (
+        ("_scaled_dot_product_flash_attention", _flash),
+        ("_scaled_dot_product_flash_attention_backward", _flash_backward),
+        ("_scaled_dot_product_efficient_attention", _efficient),
+        ("_scaled_dot_product_efficient_attention_backward", _efficient_backward),
+    ):
+        library.impl(name, function, "CPU")
+
+
+def _flash(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    """``_scaled_dot_product_flash_attention``."""
+    seed = _seed(dropout_p)
+    out, lse = _forward(query, key, value, None, dropout_p, is_causal, scale, seed)
+    made = torch.empty_like(query).copy_(out) if _lies_otherwise(out, query) else out
+    state = torch.tensor([seed, 0], dtype=torch.int64).to(torch.uint64)
+    unused = torch.zeros((), dtype=torch.uint64)
+    return made, lse, None, None, query.size(2), key.size(2), state, unused, query.new_empty(0)
+
+
+def _flash_backward(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    cum_seq_q: Tensor,
+    cum_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    philox_seed: Tensor,
+    philox_offset: Tensor,
+    *,
+    scale: float | None = None,
+) -> tuple[Tensor, ...]:
+    """``_scaled_dot_product_flash_attention_backward``."""
+    seed = int(philox_seed.to(torch.int64).flatten()[0]) if dropout_p else 0
+    asked = (dropout_p, is_causal, scale, seed)
+    made = _backward(grad_out, query, key, value, None, out, logsumexp, *asked)
+    return tuple(
+        torch.empty_like(to).copy_(each)
+        for each, to in zip(made, (query, key, value), strict=False)
+    )
+
+
+def _efficient(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Tensor, ...]:
+    """``_scaled_dot_product_efficient_attention``."""
+    seed = _seed(dropout_p)
+    out, lse = _forward(query, key, value, attn_bias, dropout_p, is_causal, scale, seed)
+    rows = -(-query.size(2) // _LSE_ROWS) * _LSE_ROWS if compute_log_sumexp else 0
+    kept = lse.new_full((*lse.shape[:2], rows), float("inf"))
+    if rows:
+        kept[..., : query.size(2)] = lse
+    return _by_row(out), kept, torch.tensor(seed), torch.tensor(0)
+
+
+def _efficient_backward(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None,
+    out: Tensor,
+    logsumexp: Tensor,
+    philox_seed: Tensor,
+    philox_offset: Tensor,
+    dropout_p: float,
+    grad_input_mask: list[bool],
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Tensor | None, ...]:
+    """``_scaled_dot_product_efficient_attention_backward``."""
+    of_bias = attn_bias is not None and bool(grad_input_mask[3])
+    seed = int(philox_seed) if dropout_p else 0
+    lse = logsumexp[..., : query.size(2)]
+    asked = (dropout_p, is_causal, scale, seed)
+    *made, bias = _backward(grad_out, query, key, value, attn_bias, out, lse, *asked, of_bias)
+    return (*map(_by_row, made), None if bias is None else _in_aligned_rows(bias))
+
+
+def _seed(dropout_p: float) -> int:
+    """Return a number from which dropout is drawn; the backward pass draws the same from it."""
+    return int(torch.randint(1 << 62, ())) if dropout_p else 0
+
+
+def _forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    seed: int,
+) -> tuple[Tensor, Tensor]:
+    """Return attention, and the log of each query's sum."""
+    key, value = _repeated(query, key), _repeated(query, value)
+    if not dropout_p and query.size(-1) == value.size(-1):
+        out, lse = _aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, 0.0, is_causal, attn_mask=bias, scale=scale
+        )
+        # The host's has queries before heads in memory.
+        return out, lse.contiguous() if lse.shape == query.shape[:3] else lse.transpose(1, 2)
+    scores = _scores(query, key, bias, is_causal, scale)
+    lse = scores.logsumexp(-1)
+    shares = _shares(scores, lse)
+    if dropout_p:
+        shares = shares * _kept(shares, dropout_p, seed)
+    return (shares @ _wide(value)).to(query.dtype), lse
+
+
+def _backward(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    seed: int,
+    of_bias: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return the gradients of queries, keys, values, and of the bias if it is asked for."""
+    every_key, every_value = _repeated(query, key), _repeated(query, value)
+    if not dropout_p and not of_bias and query.size(-1) == value.size(-1):
+        made = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad_out, query, every_key, every_value, out, lse, 0.0, is_causal,
+            attn_mask=bias, scale=scale,
+        )  # fmt: skip
+        return made[0], _summed(made[1], key), _summed(made[2], value), None
+    grad = _wide(grad_out)
+    scores = _scores(query, every_key, bias, is_causal, scale)
+    shares = _shares(scores, lse)
+    of_shares = grad @ _wide(every_value).transpose(-2, -1)
+    dropped = shares
+    if dropout_p:
+        kept = _kept(shares, dropout_p, seed)
+        dropped, of_shares = shares * kept, of_shares * kept
+    of_value = dropped.transpose(-2, -1) @ grad
+    of_scores = shares * (of_shares - (grad * _wide(out)).sum(-1, keepdim=True))
+    factor = _factor(query, scale)
+    of_query = of_scores @ _wide(every_key) * factor
+    of_key = of_scores.transpose(-2, -1) @ _wide(query) * factor
+    return (
+        of_query.to(query.dtype),
+        _summed(of_key, key).to(key.dtype),
+        _summed(of_value, value).to(value.dtype),
+        of_scores.to(bias.dtype) if of_bias and bias is not None else None,
+    )
+
+
+def _wide(operand: Tensor) -> Tensor:
+    return operand if operand.dtype is torch.float64 else operand.float()
+
+
+def _factor(query: Tensor, scale: float | None) -> float:
+    return query.size(-1) ** -0.5 if scale is None else scale
+
+
+def _scores(
+    query: Tensor, key: Tensor, bias: Tensor | None, is_causal: bool, scale: float | None
+) -> Tensor:
+    scores = _wide(query) @ _wide(key).transpose(-2, -1) * _factor(query, scale)
+    if bias is not None:
+        scores = scores + bias
+    if is_causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~seen, float("-inf"))
+    return scores
+
+
+def _shares(scores: Tensor, lse: Tensor) -> Tensor:
+    """Return the softmax of scores; nothing where a query sees no key."""
+    return (scores - lse.unsqueeze(-1)).exp().nan_to_num(0.0)
+
+
+def _kept(shares: Tensor, dropout_p: float, seed: int) -> Tensor:
+    """Return what dropout multiplies shares by."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.rand(shares.shape, generator=generator)
+    return (drawn >= dropout_p).float() / (1 - dropout_p) if dropout_p < 1 else drawn * 0
+
+
+def _repeated(query: Tensor, each: Tensor) -> Tensor:
+    """Return keys or values for each head of queries."""
+    group = query.size(1) // each.size(1)
+    return each if group == 1 else each.repeat_interleave(group, 1)
+
+
+def _summed(grad: Tensor, to: Tensor) -> Tensor:
+    """Return the gradient of what heads share."""
+    group = grad.size(1) // to.size(1)
+    return grad if group == 1 else grad.unflatten(1, (-1, group)).sum(2)
+
+
+def _in_aligned_rows(bias: Tensor) -> Tensor:
+    keys = bias.size(-1)
+    room = bias.new_empty((*bias.shape[:-1], -(-keys // _ALIGNED_BIAS) * _ALIGNED_BIAS))
+    return room[..., :keys].copy_(bias)
+
+
+def _lies_otherwise(made: Tensor, like: Tensor) -> bool:
+    return made.stride() != torch.empty_like(like, device="meta").stride()
+
+
+def _by_row(made: Tensor) -> Tensor:
+    """Return a tensor whose memory has rows of all heads, as memory-efficient attention's."""
+    return made.transpose(1, 2).contiguous().transpose(1, 2)
