@@ -119,7 +119,7 @@ def test_rows_that_replace_the_same_have_an_order_with_a_reason(
     # The check finds what the table does not say.
     replaced.tables = [[replace(row, after={}) for row in table] for table in replaced.tables]
     found = {each[1:] for each in replaced.without_order()}
-    assert ("replaced.without_data", "replaced.context_parallel") in found
+    assert ("replaced.attention", "replaced.context_parallel") in found
     assert (("compiler", "replaced.stand_ins") in found) is not has_compiler
 
 

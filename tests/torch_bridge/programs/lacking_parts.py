@@ -379,9 +379,6 @@ def each_fast_attention_of_cuda_may_be_asked_for() -> None:
             torch.testing.assert_close(made.float(), expected, atol=2e-3, rtol=2e-3)
             if kind == "EFFICIENT":
                 torch.testing.assert_close(attend(q, q, q, is_causal=True), expected)
-                continue
-            with pytest.raises(RuntimeError, match="No available kernel"):
-                attend(q, q, q, is_causal=True)
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cuda.enable_math_sdp(False)
 

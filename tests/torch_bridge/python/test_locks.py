@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -29,3 +30,19 @@ def test_a_pool_of_threads_works_in_a_simulated_process(tmp_path: Any) -> None:
     said = tmp_path / "said"
     simulated("process_state.py", "thread_pools", said)
     assert said.read_text() == "[0, 1, 4, 9, 16]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [(_LockOfEach, threading.Lock), (_ReentrantLockOfEach, threading._PyRLock)],
+)
+def test_a_forked_process_finds_a_librarys_lock_free(kind: Any, make: Any) -> None:
+    lock = kind(make)
+    # As when a thread holds it that the child does not have.
+    holder = threading.Thread(target=lock.acquire)
+    holder.start()
+    holder.join()
+    assert not lock.acquire(False)
+    # What ``logging`` calls in a forked process, for the locks of its handlers.
+    lock._at_fork_reinit()
+    assert lock.acquire(False)

@@ -145,6 +145,11 @@ class _LockOfEach:
     def __exit__(self, *error: object) -> None:
         self.release()
 
+    def _at_fork_reinit(self) -> None:
+        # Without it ``logging``, some of whose handlers have such a lock, leaves its own taken.
+        for each in (self._elsewhere, *self._locks.values()):
+            each._at_fork_reinit()
+
 
 class _ReentrantLockOfEach(_LockOfEach):
     """A reentrant one, with the methods that ``threading.Condition`` needs."""
