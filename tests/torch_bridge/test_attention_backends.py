@@ -141,6 +141,16 @@ def test_kinds_that_a_program_asks_for_one_after_another_take_their_own_time(
             for _ in instance.starts_ps
         ]
 
+    def names(*kinds: str) -> set[str]:
+        program = tmp_path / "kinds.py"
+        program.write_text(KINDS.format(kinds=kinds, masked=masked))
+        log = simulated(program, machine="h100-sxm", data=data).op_log
+        found = {each.template.name for each in log.instances}
+        return {each for each in found if "_scaled_dot_product_" in each}
+
+    # As a GPU's dispatcher calls them, with data and without.
+    assert names("EFFICIENT_ATTENTION") == {"aten._scaled_dot_product_efficient_attention"}
+    assert names("CUDNN_ATTENTION") == {"aten._scaled_dot_product_cudnn_attention"}
     efficient, cudnn, again = took("EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION")
     assert efficient == again > cudnn
     assert took("CUDNN_ATTENTION", "EFFICIENT_ATTENTION") == [cudnn, efficient]

@@ -22,6 +22,7 @@ from kernbench.library_kernels import (
 from kernbench.ops import attention, attention_backward, attention_with_lse, record_launches
 from kernbench.torch_bridge.base.dtypes import kernel_dtype
 from kernbench.torch_bridge.costs.attention.backends import AttentionBackends
+from kernbench.torch_bridge.costs.attention.choice import FLASH
 from kernbench.torch_bridge.costs.library import timing_of_library
 from kernbench.torch_bridge.costs.sequences import timing_of_kernels
 
@@ -115,7 +116,8 @@ class AttentionCosts:
             launches = _of_pytorch(architecture, f"{backend}_{direction}", problem, sip.num_pes)
             if not launches:
                 return None
-            found = timing_of_library(name, launches, sip, load_library(architecture))
+            shown = _name_of(backend, direction)
+            found = timing_of_library(shown, launches, sip, load_library(architecture))
             self._known[identity] = found
         return found
 
@@ -143,6 +145,15 @@ class AttentionCosts:
             found = timing_of_kernels(name, traces, self._machine, sip_id)
             self._known[identity] = found
         return found
+
+
+def _name_of(backend: str, direction: str) -> str:
+    """Return what a GPU's dispatcher calls the operation that runs a kind of kernels."""
+    kind = _SHOWN.get(backend, backend)
+    return f"{_PREFIX}{kind}_attention{'_backward' if direction == 'backward' else ''}"
+
+
+_SHOWN = {FLASH: "flash"}
 
 
 @cache
