@@ -62,7 +62,7 @@ def install(patches: Patches, views: Views) -> None:
                     patches.set(owner, name, benchmark)
     example = staticmethod(_on_device(AlgorithmSelectorCache.generate_example_value))
     patches.set(AlgorithmSelectorCache, "generate_example_value", example)
-    inputs = staticmethod(_at_runtime(views, AlgorithmSelectorCache.get_inputs))
+    inputs = staticmethod(_tried(views, AlgorithmSelectorCache.get_inputs))
     patches.set(AlgorithmSelectorCache, "get_inputs", inputs)
     patches.set(pad_mm, "_should_pad", _tried(views, pad_mm._should_pad))
     fused = _fusion_tried(views, TritonScheduling.benchmark_codegened_module)
@@ -136,18 +136,9 @@ def _on_device(original: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def _at_runtime(views: Views, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what makes tensors to try kernels with, observed: on a device where it asks so."""
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with at_runtime(views):
-            return original(*args, **kwargs)
-
-    return call
-
-
 def _tried(views: Views, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what makes tensors to try something with, or tries it, on a device: observed."""
+
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         with at_runtime(views), _trying([]):

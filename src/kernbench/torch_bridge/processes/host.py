@@ -32,7 +32,9 @@ _LOOKS_SHIFT = 19
 """After half a million reads, a read takes 1/524288 of that time, which exceeds the usual time."""
 
 
-_OF_TRIALS = ("launch", "put", "copy", "_put_span", "_take", "tries", "_ahead_ps", "_owed_ps")
+_OF_TRIALS = (
+    "launch", "put", "copy", "wait", "_put_span", "_take", "tries", "_ahead_ps", "_owed_ps",
+)  # fmt: skip
 """What a host has otherwise while something is tried, and gets back."""
 
 
@@ -187,12 +189,17 @@ class Host:
             launched(template)
             return self._run.simulation.ended(template.name)
 
+        def wait(handle: Handle) -> None:
+            # What is on the timeline is of before: a trial does not wait until it is over.
+            if type(handle) is not Burst:
+                type(self).wait(self, handle)
+
         # Not on the class: what keeps a run has hosts of its own.
         own = vars(self)
         before = {name: own[name] for name in _OF_TRIALS if name in own}
         calls = self.calls
         num_views = 0 if calls is None else calls.num_views
-        own.update(launch=launch, put=launch, copy=copy, tries=launched)
+        own.update(launch=launch, put=launch, copy=copy, wait=wait, tries=launched)
         # Calls that the program made before are its own.
         own.update(_put_span=lambda _: None, _take=lambda: 0)
         try:
