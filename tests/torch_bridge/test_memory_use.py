@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -241,3 +242,23 @@ def test_a_history_has_the_events_that_were_asked_for() -> None:
 def test_histories_that_pytorch_does_not_know_are_refused(name: str, value: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         simulated("memory_use.py", "wrong", name, value, data=False)
+
+
+def test_what_is_found_after_the_programs_end_is_not_freed_in_it(tmp_path: Path) -> None:
+    program = tmp_path / "cycles.py"
+    program.write_text(
+        "import threading\n"
+        "import torch\n"
+        "worker = threading.Thread(target=lambda: torch.ones(4, device='cuda'))\n"
+        "worker.start()\n"
+        "worker.join()\n"
+        "freed = torch.ones(8, device='cuda')\n"
+        "del freed\n"
+        "kept = [torch.ones(16, device='cuda')]\n"
+        "kept.append(kept)\n"
+    )
+    context = simulated(program, data=False, record_memory=True)
+    # The program's names go with its process; only Python's search finds the list.
+    gc.collect()
+    ends = {each.shape: each.end != NEVER for each in entries_of(context)}
+    assert ends == {(4,): True, (8,): True, (16,): False}

@@ -58,6 +58,8 @@ class ProcessMemory:
         """Of the pass."""
         self._is_over = False
         """Whether something was freed after its end."""
+        self._has_ended = False
+        """Whether the program has."""
         self._in_step: list[LiveAllocation] = []
         self._known_roots: set[int] = set()
         """Modules that were looked at since an optimizer's step."""
@@ -134,7 +136,8 @@ class ProcessMemory:
         if self.history is not None:
             self.history.freed(block, frame)
         allocation, block.allocation = block.allocation, None
-        if allocation is None or self._log is None:
+        # What is freed once the program has ended goes with its process, whenever Python finds it.
+        if allocation is None or self._log is None or self._has_ended:
             return
         # The search for garbage may come to it while another rank runs.
         if HERE.process is self._process and not HERE.is_foreign:
@@ -166,10 +169,11 @@ class ProcessMemory:
             self._roles.look_at_optimizers()
 
     def finish(self) -> None:
-        """Note that the program has ended."""
+        """Note that the program has ended, or another thread of it."""
         if self._log is not None:
             self._leave()
             self._pass = ()
+            self._has_ended |= self._process.thread is self._process.main_thread
 
     def _meet(self, stack: CallStack) -> None:
         """Note which pass is under way, and look at what passes leave behind."""

@@ -91,7 +91,7 @@ class MemoryUse(BlockObserver, Protocol):
         """Note that it has ended one."""
 
     def finish(self) -> None:
-        """Note that the program has ended."""
+        """Note that the program has ended, or another thread of it."""
 
 
 class Priced(Protocol):
