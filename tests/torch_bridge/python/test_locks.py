@@ -34,7 +34,7 @@ def test_a_pool_of_threads_works_in_a_simulated_process(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "make"),
-    [(_LockOfEach, threading.Lock), (_ReentrantLockOfEach, threading._PyRLock)],
+    [(_LockOfEach, threading.Lock), (_ReentrantLockOfEach, threading._PyRLock)],  # type: ignore[attr-defined]
 )
 def test_a_forked_process_finds_a_librarys_lock_free(kind: Any, make: Any) -> None:
     lock = kind(make)

@@ -8,7 +8,7 @@ from kernbench.accuracy.validation.rows.predictor import Answer
 from kernbench.accuracy.validation.scores.outliers import outliers_of
 from kernbench.accuracy.validation.scores.report import render_page
 from kernbench.accuracy.validation.scores.score import Scored
-from tests.accuracy.validation.scores.test_families import row
+from tests.accuracy.validation.predictors.families.test_predictor import row
 
 
 def test_a_row_far_off_stands_beside_others_of_its_program(tmp_path: Path) -> None:
