@@ -10,6 +10,7 @@ from kernbench.torch_bridge.costs.attention import (
     CUDNN,
     EFFICIENT,
     FLASH,
+    HALVES,
     OLDEST,
     WIDEST_CUDNN,
     allows,
@@ -18,8 +19,6 @@ from kernbench.torch_bridge.costs.attention import (
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.replaced.attention.operations import by_products, flash_takes, fused
-
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 def attention(
@@ -74,7 +73,7 @@ def _any_takes(
     capability = _capability()
     if not capability:
         return kinds != ""
-    half = query.dtype in _HALVES
+    half = query.dtype in HALVES
     recent = capability >= OLDEST
     if recent and FLASH in kinds and flash_takes(query, key, value, attn_mask, is_causal):
         return True

@@ -50,7 +50,6 @@ class _AttentionKinds:
         self._allowed: tuple[bool, ...] = ()
 
     def get(self) -> tuple[bool, ...]:
-        # As a program asks: the bridge has replaced some of them.
         cxx: Any = torch._C
         allowed = (
             cxx._get_flash_sdp_enabled(),

@@ -71,7 +71,7 @@ class AttentionBackends:
             CUDNN: self._cudnn_takes(problem),
         }
         named = next((kind for kind in (EFFICIENT, CUDNN) if kind in name), None)
-        # Without data both are that operation, whatever the device would choose.
+        # With a mask, or for values of another size, it is called whatever the device would choose.
         is_asked = not masked and problem.values == problem.head_dim
         if named is not None and takes[named] and is_asked and named in self._order:
             return named

@@ -19,14 +19,14 @@ _LATER_CUDNN = (90, 100)
 """Compute capabilities on which PyTorch asks cuDNN first."""
 OLDEST = 80
 """Compute capability from which on flash attention and cuDNN's run."""
-_OLDEST_OF_HALVES = 70
+_OLDEST_OFHALVES = 70
 """From which on memory-efficient attention takes halves to the engine for them."""
 WIDEST_FLASH = 256
 WIDEST_CUDNN = {90: 256}
 """Head size that cuDNN takes at most, by compute capability; 128 elsewhere."""
 _SMALL_MEMORY = (86, 89, 120)
 """Where a block has too little shared memory for flash attention's gradients of wide heads."""
-_HALVES = (torch.float16, torch.bfloat16)
+HALVES = (torch.float16, torch.bfloat16)
 
 Shape = tuple[int, ...]
 
@@ -124,7 +124,7 @@ def _flash(call: AttentionCall, capability: int) -> str:
     wide = call.differentiated and capability in _SMALL_MEMORY and size > 192
     for holds, why in (
         (capability < OLDEST, f"a GPU of compute capability {capability} has none"),
-        (call.dtype not in _HALVES, f"it takes float16 and bfloat16, not {call.dtype}"),
+        (call.dtype not in HALVES, f"it takes float16 and bfloat16, not {call.dtype}"),
         (call.masked, "it takes no attn_mask"),
         (not size == call.key[3] == call.value[3], "head sizes of query, key and value differ"),
         (size > WIDEST_FLASH, f"its heads have {WIDEST_FLASH} elements at most, not {size}"),
@@ -157,7 +157,7 @@ def head_step(dtype: torch.dtype, capability: int) -> int:
     """Return what head sizes are multiples of in memory-efficient attention."""
     if capability >= OLDEST:
         return 16 // dtype.itemsize
-    return 8 if capability >= _OLDEST_OF_HALVES and dtype in _HALVES else 1
+    return 8 if capability >= _OLDEST_OFHALVES and dtype in HALVES else 1
 
 
 def _cudnn(call: AttentionCall, capability: int) -> str:
@@ -165,7 +165,7 @@ def _cudnn(call: AttentionCall, capability: int) -> str:
     sizes = (call.query[3], call.value[3])
     for holds, why in (
         (capability < OLDEST, f"a GPU of compute capability {capability} has none"),
-        (call.dtype not in _HALVES, f"it takes float16 and bfloat16, not {call.dtype}"),
+        (call.dtype not in HALVES, f"it takes float16 and bfloat16, not {call.dtype}"),
         (call.query[3] != call.key[3], "head sizes of query and key differ"),
         (
             any(each > widest or each % 8 for each in sizes),

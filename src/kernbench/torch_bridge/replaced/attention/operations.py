@@ -10,20 +10,20 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's users know
 
+from kernbench.torch_bridge.costs.attention import HALVES, WIDEST_FLASH
+
 _aten: Any = torch.ops.aten
-_HALVES = (torch.float16, torch.bfloat16)
-_WIDEST_FLASH = 256
 _ALIGNED_BIAS = 16
 """Elements that rows of a bias take a multiple of."""
 
 
 def flash_takes(query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool) -> bool:
     """Return whether operands are those of flash attention on the newest of devices."""
-    if attn_mask is not None or query.dtype not in _HALVES:
+    if attn_mask is not None or query.dtype not in HALVES:
         return False
     if is_causal and query.size(-2) != key.size(-2):
         return False
-    return bool(query.size(-1) == value.size(-1) and query.size(-1) <= _WIDEST_FLASH)
+    return bool(query.size(-1) == value.size(-1) and query.size(-1) <= WIDEST_FLASH)
 
 
 def fused(
@@ -44,14 +44,19 @@ def fused(
     if flash_is_allowed and flash_takes(query, key, value, attn_mask, is_causal):
         flash = _aten._scaled_dot_product_flash_attention.default
         return flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
-    if query.size(-3) != key.size(-3):
-        group = query.size(-3) // key.size(-3)
-        key, value = key.repeat_interleave(group, -3), value.repeat_interleave(group, -3)
+    key, value = for_each_head(query, key), for_each_head(query, value)
     bias = None if attn_mask is None else _bias(query, key, attn_mask)
     keeps = query.requires_grad or key.requires_grad or value.requires_grad
     keeps = torch.is_grad_enabled() and (keeps or (bias is not None and bias.requires_grad))
     efficient = _aten._scaled_dot_product_efficient_attention.default
     return efficient(query, key, value, bias, keeps, dropout_p, is_causal, scale=scale)[0]
+
+
+def for_each_head(query: Any, each: Any) -> Any:
+    """Return keys or values for each head of queries."""
+    if query.size(-3) == each.size(-3):
+        return each
+    return each.repeat_interleave(query.size(-3) // each.size(-3), -3)
 
 
 def by_products(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.of_all import library_of_all
+from kernbench.torch_bridge.replaced.attention.operations import for_each_head
 
 _aten: Any = torch.ops.aten
 _ALIGNED_BIAS = 16
@@ -145,7 +146,7 @@ def _forward(
     seed: int,
 ) -> tuple[Tensor, Tensor]:
     """Return attention, and the log of each query's sum."""
-    key, value = _repeated(query, key), _repeated(query, value)
+    key, value = for_each_head(query, key), for_each_head(query, value)
     if not dropout_p and query.size(-1) == value.size(-1):
         out, lse = _aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, 0.0, is_causal, attn_mask=bias, scale=scale
@@ -175,7 +176,7 @@ def _backward(
     of_bias: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return the gradients of queries, keys, values, and of the bias if it is asked for."""
-    every_key, every_value = _repeated(query, key), _repeated(query, value)
+    every_key, every_value = for_each_head(query, key), for_each_head(query, value)
     if not dropout_p and not of_bias and query.size(-1) == value.size(-1):
         made = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad_out, query, every_key, every_value, out, lse, 0.0, is_causal,
@@ -233,12 +234,6 @@ def _kept(shares: Tensor, dropout_p: float, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.rand(shares.shape, generator=generator)
     return (drawn >= dropout_p).float() / (1 - dropout_p) if dropout_p < 1 else drawn * 0
-
-
-def _repeated(query: Tensor, each: Tensor) -> Tensor:
-    """Return keys or values for each head of queries."""
-    group = query.size(1) // each.size(1)
-    return each if group == 1 else each.repeat_interleave(group, 1)
 
 
 def _summed(grad: Tensor, to: Tensor) -> Tensor:
