@@ -55,6 +55,14 @@ def test_a_rank_may_wait_for_others_while_it_holds_a_librarys_lock(
     simulated(PROGRAM, "locks_of_a_library", nprocs=2)
 
 
+@pytest.mark.adr("0095-D3")
+def test_a_rank_may_wait_for_others_while_it_holds_the_lock_of_progress_bars() -> None:
+    bars = pytest.importorskip("tqdm").tqdm
+    before = dict(vars(bars))
+    simulated(PROGRAM, "bars", nprocs=3)
+    assert dict(vars(bars)) == before
+
+
 @pytest.mark.parametrize("nprocs", [1, 2])
 def test_a_shared_library_may_start_threads_and_timers_as_it_is_imported(
     libraries: Path, nprocs: int

@@ -4,6 +4,7 @@ python library_state.py CASE [ARGUMENTS]
 """
 
 import importlib
+import io
 import sys
 import threading
 import time
@@ -43,6 +44,21 @@ def locks_of_a_library() -> None:
         assert not condition.wait(timeout=1)
     own = threading.Lock()
     assert isinstance(own, threading.Lock)
+
+
+def bars() -> None:
+    tqdm = importlib.import_module("tqdm").tqdm
+    dist.init_process_group("nccl")
+    # While every rank holds its own.
+    assert all(each.acquire(blocking=False) for each in tqdm.get_lock().locks)
+    dist.barrier()
+    tqdm.get_lock().release()
+    with tqdm(total=2, file=io.StringIO()) as bar:
+        dist.barrier()
+        # Each is the first of its process.
+        assert bar.pos == 0
+        assert list(tqdm._instances) == [bar]
+        dist.barrier()
 
 
 def try_for_a_second(lock: Any, seen: list[bool]) -> None:

@@ -42,7 +42,7 @@ from kernbench.torch_bridge.processes.eager_host import new_host
 from kernbench.torch_bridge.processes.host import Disturbed
 from kernbench.torch_bridge.processes.library_state import LibraryStates
 from kernbench.torch_bridge.processes.process import HERE, Process, _Here, current
-from kernbench.torch_bridge.python import environ, queues
+from kernbench.torch_bridge.python import environ, locks, queues
 from kernbench.torch_bridge.python.endings import leave, live
 from kernbench.torch_bridge.python.loggers import ProcessLoggers
 from kernbench.torch_bridge.python.modules import ProcessModules
@@ -114,7 +114,11 @@ class Programs:
         self._base = Process(session, 0, variables)
         self.globals = Globals(self._base)
         self.states = LibraryStates(self._base)
-        late = {**helion_kernels.PATCHES, queues.ALIKE: queues.patch_alike}
+        late = {
+            **helion_kernels.PATCHES,
+            queues.ALIKE: queues.patch_alike,
+            locks.BARS: locks.patch_bars,
+        }
         self.modules = ProcessModules(self._base, self.states, Packages(private), late)
         self.loggers = ProcessLoggers(self._base)
         self.threads = RankThreads(inside, self._enter)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from types import ModuleType
 from typing import Any
+from weakref import WeakSet
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.process import Process
@@ -44,6 +45,8 @@ STATES: Mapping[str, Mapping[str, Fresh]] = {
         )
     },
     "torch.nn.utils.parametrize": {"_cache": _made_by(dict), "_cache_enabled": _made_by(int)},
+    # The bars that are shown, one under another, and the thread that looks after them.
+    "tqdm.std": {"tqdm._instances": _made_by(WeakSet), "tqdm.monitor": lambda process: None},
 }
 """Attributes, by their module."""
 

@@ -11,6 +11,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -181,6 +182,17 @@ class SimulatedLock(WaitingLock):
 def _reentrant_lock() -> Any:
     """``threading.RLock``."""
     return _ReentrantLockOfEach(_PyRLock) if HERE.is_importing else _PyRLock()
+
+
+BARS = "tqdm.std"
+"""PyTorch imports it before any run, so that its locks are real ones."""
+
+
+def patch_bars(module: ModuleType, patches: Patches) -> None:
+    """Let each process have the locks under which it draws progress bars."""
+    lock = module.TqdmDefaultWriteLock
+    patches.set_all(lock, {name: _ReentrantLockOfEach(_PyRLock) for name in ("th_lock", "mp_lock")})
+    patches.set(module.tqdm, "_lock", lock())
 
 
 def _is_set(event: threading.Event) -> bool:
