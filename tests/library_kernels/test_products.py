@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.hardware import load_library, load_machine
-from kernbench.library_kernels import Product, product_kernels
+from kernbench.library_kernels import (
+    ExpertLoad,
+    MoeKernels,
+    MoeProblem,
+    Product,
+    expert_products,
+    grouped_kernels,
+    product_kernels,
+    time_kernel,
+)
 
 SIP = load_machine("a100-sxm-80g").sip
 LIBRARY = load_library("sm80")
@@ -99,3 +108,59 @@ def test_small_float32_products_take_what_few_steps_take(machine: str) -> None:
         # A quarter of the steps that a tile takes whose warps do not share them, and 6 us beside.
         assert took_us(rows, 256) < 256 / 8 / 4 * trip_us + 6
         assert took_us(rows, 256) < took_us(rows, 512) < 1.5 * took_us(rows, 1024)
+
+
+def grouped_us(machine: str, *products: Product) -> float:
+    loaded = load_machine(machine)
+    assert loaded.spec.kernel_library is not None
+    library = load_library(loaded.spec.kernel_library)
+    (launch,) = grouped_kernels(products, loaded.sip, library).times
+    return launch.total_us
+
+
+@pytest.mark.adr("0221-D1")
+def test_groups_of_one_size_take_the_time_of_a_batch() -> None:
+    batch = Product(batch=16, m=512, n=4096, k=2048)
+    apart = [dataclasses.replace(batch, batch=each) for each in (1, 5, 10)]
+    assert grouped_us("h100-sxm", *apart) == pytest.approx(grouped_us("h100-sxm", batch))
+
+
+def skewed(rows: int, groups: int) -> list[int]:
+    """Return rows of groups that fall with the power of 1.2 of their number."""
+    shares = [(each + 1) ** -1.2 for each in range(groups)]
+    found = [int(rows * each / sum(shares)) for each in shares]
+    return [found[0] + rows - sum(found), *found[1:]]
+
+
+@pytest.mark.adr("0221-D1")
+@pytest.mark.parametrize("machine", ["h100-sxm", "h200"])
+@pytest.mark.parametrize("rows", [512, 8192, 65536])
+def test_skewed_groups_take_about_the_time_of_a_serving_stacks_experts(
+    machine: str, rows: int
+) -> None:
+    # CUTLASS's kernel of experts, which was fitted to measured balanced and power-law loads.
+    groups, k, n = 16, 2048, 4096
+    loaded = load_machine(machine)
+    assert loaded.spec.kernel_library is not None
+    library = load_library(loaded.spec.kernel_library)
+    kernels = MoeKernels(
+        name="cutlass_moe_bf16", row_tiles=(16, 32, 64, 128, 256), columns=(128, 64), depth=64,
+        resident=1,
+    )  # fmt: skip
+
+    def experts_us(sizes: list[int]) -> float:
+        load = ExpertLoad(rows=tuple(sizes), tokens=rows, routed=rows, slots=rows)
+        problem = MoeProblem(
+            load=load, experts=groups, hidden=k, inter=n, gated=False, pes=loaded.sip.num_pes
+        )
+        up = expert_products(problem, kernels)[0]
+        return time_kernel(up, loaded.sip, library.constants(up.name)).total_us
+
+    def ours_us(sizes: list[int]) -> float:
+        return grouped_us(machine, *(Product(m=each, n=n, k=k) for each in sizes))
+
+    even, uneven = [rows // groups] * groups, skewed(rows, groups)
+    assert 0.7 < ours_us(uneven) / experts_us(uneven) < 1.3
+    slower, of_experts = ours_us(uneven) / ours_us(even), experts_us(uneven) / experts_us(even)
+    assert slower >= 1
+    assert slower == pytest.approx(of_experts, abs=0.15)

@@ -22,7 +22,7 @@ from kernbench.torch_bridge.costs import kept_calls
 from tests.retime.retiming import assert_same, retime, save
 
 FOLDER = Path(__file__).parent / "programs"
-PROGRAMS = {"training": 2, "sharded": 4, "graphs": 1}
+PROGRAMS = {"training": 2, "sharded": 4, "graphs": 1, "experts": 1}
 
 
 def run(
@@ -93,6 +93,8 @@ def test_on_its_machine_it_is_the_same_run(name: str, machine: str, kept: Any) -
         ("sharded", "b200", []),
         ("sharded", "h100-sxm", ["links.bandwidth_gbps=0.1x"]),
         ("graphs", "mi300x", []),
+        ("experts", "b200", []),
+        ("experts", "ahbm", []),
     ],
 )
 def test_elsewhere_it_is_the_run_of_the_program_there(

@@ -47,6 +47,7 @@ from kernbench.library_kernels.moe import (
 from kernbench.library_kernels.products import (
     Product,
     family_of,
+    grouped_kernels,
     product_candidates,
     product_kernels,
 )
@@ -100,6 +101,7 @@ __all__ = [
     "flash_backward_launches",
     "flash_forward",
     "flash_launches",
+    "grouped_kernels",
     "kept_share",
     "latent_decode",
     "makespan",

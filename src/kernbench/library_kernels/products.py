@@ -8,12 +8,13 @@ float32 parts a second kernel adds up. A product with one row or column needs no
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kernbench.library_kernels.choice import fastest
-from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
+from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip, merged
 
 if TYPE_CHECKING:
     from kernbench.hardware import KernelLibrary, SipSpec
@@ -26,6 +27,8 @@ _HELD = 0.5
 _COLUMNS = 8
 """Of C, by a program of a product with one row."""
 _ROWS_AT_A_TIME = 512
+_VECTOR = "blas_vector"
+"""Of a product with one row or column."""
 _WIDENING = 2.0
 """Arithmetic of an element of B that becomes what it multiplies as: unpacked, and scaled."""
 
@@ -147,6 +150,41 @@ def product_candidates(
     return tuple(_candidates(product, sip, f"{prefix}_{family_of(product.dtype)}"))
 
 
+def grouped_kernels(
+    products: Sequence[Product], sip: SipSpec, library: KernelLibrary, prefix: str = "blas"
+) -> KernelChoice:
+    """Return the launch of groups with sizes of their own, products of one dtype, and its time.
+
+    One launch goes over the tiles of all groups, which have one shape; K is whole.
+
+    Raises:
+        UnknownNameError: The architecture has no such kernels.
+        MachineError: The machine has no rate for the dtype.
+    """
+    if len(products) == 1:
+        return product_kernels(products[0], sip, library, prefix)
+    by_group = [
+        [
+            kernel
+            for (kernel,) in product_candidates(replace(each, may_split=False), sip, prefix)
+            if kernel.name != _VECTOR
+        ]
+        for each in products
+    ]
+    by_tile = zip(*by_group, strict=True)
+    return fastest(((_one_launch(kernels),) for kernels in by_tile), sip, library)
+
+
+def _one_launch(kernels: Sequence[LibraryKernel]) -> LibraryKernel:
+    """Return a launch of the tiles of several, of which those that do the same are counted once."""
+    launch = merged(kernels)
+    counts = Counter[Tiles]()
+    for each in launch.tiles:
+        counts[replace(each, count=1)] += each.count
+    alike = (replace(each, count=count) for each, count in counts.items())
+    return replace(launch, tiles=tuple(alike))
+
+
 def _candidates(product: Product, sip: SipSpec, name: str) -> Iterator[tuple[LibraryKernel, ...]]:
     if min(product.m, product.n) == 1:
         yield (_one_row(product),)
@@ -252,7 +290,7 @@ def _one_row(product: Product) -> LibraryKernel:
     )
     a, b, c = product.distinct
     return LibraryKernel(
-        name="blas_vector",
+        name=_VECTOR,
         tiles=(tiles,),
         resident=8,
         hbm_read_bytes=a * product.a_cold + b * product.b_cold,

@@ -258,3 +258,159 @@ def test_a_convolution_with_its_activation_takes_the_time_of_one_without(
     assert [each.name for each in made] == names
     assert len({(each.duration_ps, each.flops) for each in made}) == 1
     assert made[0].flops > 0
+
+
+GROUPS = """
+from torch.nn import functional as F
+
+def of(*shape, dtype=torch.bfloat16):
+    return torch.zeros(*shape, dtype=dtype, device="cuda")
+
+def ends(sizes):
+    return torch.tensor(sizes).cumsum(0).to(torch.int32).cuda()
+
+a, b = of(2048, 1024), of(8, 1024, 2048)
+row = F.ScalingType.RowWise
+f8 = torch.float8_e4m3fn
+a8, b8 = a.to(f8), b.transpose(1, 2).contiguous().to(f8).transpose(1, 2)
+"""
+CALLS = {
+    "rows": "F.grouped_mm(a, b, offs={})",
+    "columns": "F.grouped_mm(b[:, :, :1024], of(1024, 2048), offs={})",
+    "K": "F.grouped_mm(of(1024, 2048), of(2048, 512), offs={})",
+    "FP8": "torch._scaled_grouped_mm(a8, b8, of(2048).float(), of(8, 2048).float(), offs={})",
+    "FP8 of PyTorch 2.10": "F.scaled_grouped_mm(a8, b8, of(2048).float(), row, "
+    "of(8, 2048).float(), row, offs={})",
+}
+EVEN, SKEWED = (256,) * 8, (1900, 20, 0, 40, 33, 12, 22, 21)
+MISSING = "torch.empty(8, dtype=torch.int32, device='cuda').random_()"
+
+
+def grouped(
+    folder: Path, *calls: str, machine: str = "h100-sxm", data: bool = True
+) -> tuple[list[tuple[int, int]], list[str]]:
+    """Return duration and FLOPs of each launch of groups, and the remarks of the run."""
+    context = run(folder, GROUPS + "\n".join(calls), machine=machine, data=data)
+    templates = [each.template for each in context.op_log.instances]
+    found = [(each.duration_ps, each.flops) for each in templates if "grouped_mm" in each.name]
+    return found, [line for remarks in context.run.remarks for line in remarks()]
+
+
+@pytest.mark.adr("0221-D1")
+@pytest.mark.parametrize("data", [True, False], ids=["data", "no-data"])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_groups_take_the_time_of_their_own_sizes(call: str, data: bool, tmp_path: Path) -> None:
+    sizes = [EVEN, EVEN, SKEWED, (2048, *[0] * 7), (1024, *[0] * 7)]
+    found, said = grouped(tmp_path, *(call.format(f"ends({each})") for each in sizes), data=data)
+    (_, even, skewed, whole, half), flops = zip(*found, strict=True)
+    assert len({even, skewed, whole, half}) == 4
+    assert half < whole
+    assert flops[0] == flops[2] == flops[3] == 2 * flops[4] > 0
+    assert not any("equal size" in line for line in said)
+
+
+@pytest.mark.adr("0221-D2")
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_groups_whose_ends_nobody_knows_are_equal_and_the_report_says_so_once(
+    call: str, tmp_path: Path
+) -> None:
+    calls = [call.format(each) for each in (f"ends({EVEN})", MISSING, MISSING)]
+    found, said = grouped(tmp_path, *calls, calls[0], data=False)
+    assert found[1] == found[2] == found[3]
+    assert sum("groups of equal size" in line and "grouped_mm" in line for line in said) == 1
+
+
+@pytest.mark.adr("0221-D1")
+def test_without_a_library_groups_take_the_time_of_their_own_sizes(tmp_path: Path) -> None:
+    call = CALLS["rows"]
+    found, _ = grouped(
+        tmp_path, *(call.format(f"ends({each})") for each in (EVEN, SKEWED)), machine="ahbm"
+    )
+    assert found[0][0] < found[1][0]
+
+
+MM = "aten.mm"
+IN_TURN = """
+import torch
+from torch.nn import functional as F
+
+dtype, data, sizes, rows = torch.DTYPE, DATA, SIZES, slice(0, 48)
+torch.manual_seed(0)
+a, b = torch.randn(48, 32).to(dtype), torch.randn(4, 32, 16).to(dtype)
+ends = torch.tensor(sizes).cumsum(0).to(torch.int32)
+offs = ends.cuda() if KNOWN else torch.empty(4, dtype=torch.int32, device="cuda").random_()
+spans = [slice(start, end) for start, end in zip([0, *ends.tolist()], ends.tolist())]
+x, w = a.cuda().requires_grad_(), b.cuda().requires_grad_()
+y = F.grouped_mm(x, w, offs=offs)
+assert (y.shape, y.dtype, y.device.type) == ((48, 16), dtype, "cuda")
+(y * y).sum().backward()
+z = F.grouped_mm(w.detach(), torch.ones(16, 48, dtype=dtype, device="cuda"), offs=offs)
+if data:
+    made = torch.cat([a[each] @ b[number] for number, each in enumerate(spans)])
+    torch.testing.assert_close(y.detach().cpu(), made)
+    grad = torch.stack([a[each].T @ (2 * made[each]) for each in spans])
+    torch.testing.assert_close(w.grad.cpu(), grad, rtol=2e-2, atol=2e-2)
+"""
+
+
+@pytest.mark.adr("0221-D3")
+@pytest.mark.parametrize(
+    ("machine", "dtype", "in_turn"),
+    [
+        ("a100-sxm-80g", "bfloat16", True),
+        ("h100-sxm", "bfloat16", False),
+        ("h100-sxm", "float16", True),
+        ("rtx-5090", "bfloat16", True),
+        ("b200", "bfloat16", False),
+    ],
+)
+@pytest.mark.parametrize("data", [True, False], ids=["data", "no-data"])
+def test_without_a_kernel_of_groups_the_host_reads_where_they_end(
+    machine: str, dtype: str, in_turn: bool, data: bool, tmp_path: Path
+) -> None:
+    source = IN_TURN
+    for name, value in (("DTYPE", dtype), ("DATA", data), ("SIZES", (20, 0, 24, 4)), ("KNOWN", 1)):
+        source = source.replace(name, str(value))
+    log = run(tmp_path, source, machine=machine, data=data).op_log
+    given = [each.template.given["shapes"] for each in log.instances if each.template.name == MM]
+    rows = [shapes[0][0] for shapes in given][:3]
+    assert rows == ([20, 24, 4] if in_turn else [])
+    reads = [each for each in log.instances if each.template.name == "copy_to_host"]
+    assert len(reads) >= 4 * in_turn
+    assert any("grouped_mm" in each.template.name for each in log.instances) != in_turn
+
+
+@pytest.mark.adr("0221-D2", "0221-D3")
+def test_groups_in_turn_whose_ends_nobody_knows_are_equal(tmp_path: Path) -> None:
+    source = IN_TURN
+    for name, value in (
+        ("DTYPE", "bfloat16"), ("DATA", False), ("SIZES", (20, 0, 24, 4)), ("KNOWN", 0),
+    ):  # fmt: skip
+        source = source.replace(name, str(value))
+    context = run(tmp_path, source, machine="a100-sxm-80g", data=False)
+    log = context.op_log
+    given = [each.template.given["shapes"] for each in log.instances if each.template.name == MM]
+    assert [shapes[0][0] for shapes in given][:4] == [12] * 4
+    said = [line for remarks in context.run.remarks for line in remarks()]
+    assert sum("groups of equal size" in line for line in said) == 1
+
+
+@pytest.mark.parametrize(
+    ("operands", "named"),
+    [
+        ("a, b", "multiple of 16 bytes"),
+        ("a[:1].expand(48, 30), b", "Invalid strides/sizes"),
+    ],
+)
+def test_groups_in_turn_are_refused_as_pytorch_refuses_them(
+    operands: str, named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RuntimeError, match=named):
+        run(
+            tmp_path,
+            "a, b = (torch.ones(*each, device='cuda').bfloat16() for each in "
+            "((48, 30), (4, 30, 16)))\n"
+            "offs = torch.tensor([8, 9, 40, 48], dtype=torch.int32).cuda()\n"
+            f"torch.nn.functional.grouped_mm({operands}, offs=offs)",
+            machine="a100-sxm-80g",
+        )

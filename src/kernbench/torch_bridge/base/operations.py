@@ -65,6 +65,12 @@ _HOST_RESULTS = frozenset({"aten._pack_padded_sequence.default"})
 _ELEMENTWISE = _MOVES | {"aten.masked_fill_.Scalar", "aten.masked_fill_.Tensor"}
 """Those that PyTorch does not mark as pointwise."""
 _COPIES = frozenset({"aten.copy_.default", "aten._to_copy.default"})
+_OF_GROUPS = {
+    "aten._grouped_mm.default": 2,
+    "aten._scaled_grouped_mm.default": 4,
+    "aten._scaled_grouped_mm_v2.default": 8,
+}
+"""The position of the tensor that says where groups end, ``offs``, of products of groups."""
 # Apart from pointwise ones: operations whose operands PyTorch requires on one device.
 _NAMES_ON_ONE_DEVICE = """
     mm addmm bmm baddbmm addbmm mv addmv dot vdot addr linear convolution _cudnn_rnn cat gather
@@ -137,7 +143,10 @@ class Operation:
     is_plain: bool
     """Whether calls need nothing but a time, once their operands are known to be on one device."""
     has_choices: bool
-    """Whether its kernels are of the kinds that the program allows when it is called."""
+    """Whether its time depends on more than its arguments' layouts: kernels of the kinds that the
+    program allows when it is called, numbers that say where groups end."""
+    ends_at: int | None
+    """The position of the argument with these numbers."""
     is_elementwise: bool
     """Whether each element of its result is of one element of each operand."""
     is_by_layout: bool
@@ -183,7 +192,8 @@ def describe(func: Any) -> Operation:
         for position, each in enumerate(schema.arguments)
         if each.alias_info is not None and each.alias_info.is_write
     )
-    has_choices = full_name.startswith("aten._scaled_dot_product_")
+    ends_at = _OF_GROUPS.get(full_name)
+    has_choices = full_name.startswith("aten._scaled_dot_product_") or ends_at is not None
     return Operation(
         call=func._op,
         # A device's attention has the name without what says that the host computes it.
@@ -208,6 +218,7 @@ def describe(func: Any) -> Operation:
         and not has_choices
         and full_name not in _HOST_RESULTS,
         has_choices=has_choices,
+        ends_at=ends_at,
         is_elementwise=torch.Tag.pointwise in func.tags or full_name in _ELEMENTWISE,
         is_by_layout=full_name in _BY_LAYOUT,
         host_part=host_part(func, full_name, is_free=is_free),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kernbench.dtypes import float32
 from kernbench.hardware import load_library
-from kernbench.library_kernels import Product, family_of, product_kernels
+from kernbench.library_kernels import Product, family_of, grouped_kernels, product_kernels
 from kernbench.ops import gemm_blocks, matmul, record_launches, sum_parts_call
 from kernbench.torch_bridge.costs.library import timing_of_library
 from kernbench.torch_bridge.costs.products import PLAIN, OperandLayout, flops_of
@@ -61,6 +62,8 @@ class GemmCosts:
                 sip.gemm_flops_per_clock(dtype.name)
             found = self._by_library(name, products, dtype, out_dtype, sip_id, precision, layout)
             if found is None:
+                if layout.grouped and len(products) > 1:
+                    products = _whole_tiles(products, dtype.itemsize)
                 traces = [
                     trace
                     for sizes in products
@@ -131,9 +134,8 @@ class GemmCosts:
         if multiplied not in rates or f"blas_{family_of(multiplied)}" not in library.names():
             return None
         is_wide = dtype.itemsize != 2 or dtype.name in self._precision.wide_sums
-        kernels: list[LibraryKernel] = []
-        for batch, m, n, k in products:
-            product = Product(
+        made = [
+            Product(
                 batch=batch,
                 m=m,
                 n=n,
@@ -148,7 +150,14 @@ class GemmCosts:
                 a_shared=layout.a_shared,
                 b_shared=layout.b_shared,
             )
-            kernels += product_kernels(product, sip, library).kernels
+            for batch, m, n, k in products
+        ]
+        kernels: list[LibraryKernel] = []
+        if layout.grouped:
+            kernels += grouped_kernels(made, sip, library).kernels
+        else:
+            for each in made:
+                kernels += product_kernels(each, sip, library).kernels
         return timing_of_library(name, kernels, sip, library, flops_of(products))
 
 
@@ -171,6 +180,17 @@ def _one(
             at.launch("sum", call.kernel, *call.args, grid=call.grid, **call.options)
 
     return launch
+
+
+def _whole_tiles(products: Products, itemsize: int) -> Products:
+    """Return products of whole tiles, equal ones as one: groups have as many sizes as numbers."""
+    counts = Counter[tuple[int, int, int]]()
+    for batch, m, n, k in products:
+        blocks = gemm_blocks(m, n, itemsize)
+        by = zip((m, n, k), (blocks[f"BLOCK_{each}"] for each in "MNK"), strict=True)
+        m, n, k = (-(-size // block) * block for size, block in by)
+        counts[m, n, k] += batch
+    return tuple((count, *sizes) for sizes, count in counts.items())
 
 
 def _num_parts(batch: int, m: int, n: int, k: int, itemsize: int, num_pes: int) -> int:

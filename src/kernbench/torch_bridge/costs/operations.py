@@ -87,6 +87,8 @@ class OperationCosts:
         """Operations whose time is a lower bound."""
         self.selecting: set[str] = set()
         """Operations that were timed as if elements that indices choose lay apart."""
+        self.even_groups: set[str] = set()
+        """Products of groups whose ends were not known: they were timed as groups of one size."""
 
     def timing(
         self,
@@ -114,6 +116,10 @@ class OperationCosts:
         name = operation.name
         products = PRODUCTS.get(func)
         if products is not None:
+            if operation.ends_at is not None and any(
+                isinstance(each, Tensor) for each in args[operation.ends_at :][:1]
+            ):
+                self.even_groups.add(name)
             sizes = products(args, result)
             multiplied, stored = _first_dtype(operand_of(func, args, result)), _first_dtype(result)
             if multiplied.is_complex:

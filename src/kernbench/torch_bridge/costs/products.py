@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from math import gcd, prod
 from typing import Any
 
@@ -68,18 +70,39 @@ def _behind_first(products: Callable[[Any, Any], Products]) -> Callable[[Any, An
     return lambda args, result: products(args[1:], result)
 
 
-def _grouped_mm(args: Any, result: Any) -> Products:
-    """Groups of rows, each with a matrix of its own; modeled as groups of equal size."""
-    a, b = args[0], args[1]
-    if a.dim() == 2 and b.dim() == 3:
-        groups, k, n = b.shape
-        return _one(groups, -(-a.shape[0] // groups), n, k)
-    if a.dim() == 2:
-        groups = result.shape[0]
-        return _one(groups, a.shape[0], b.shape[1], -(-a.shape[1] // groups))
-    return _one(
-        a.shape[0], a.shape[1], b.shape[-1] // (1 if b.dim() == 3 else a.shape[0]), a.shape[2]
-    )
+def _grouped(ends_at: int) -> Callable[[Any, Any], Products]:
+    """Return what finds groups of rows, of columns or of K, which end where an argument says.
+
+    It is a list of their ends; a tensor, if these are not known: then all have one size.
+    """
+
+    def products(args: Any, result: Any) -> Products:
+        a, b = args[0], args[1]
+        (m, k), n = a.shape[-2:], b.shape[-1]
+        if a.dim() == b.dim() == 3:
+            return _one(a.shape[0], m, n, k)
+        if a.dim() == 3:
+            sizes = _sizes_of(args[ends_at], n, a.shape[0])
+            return _of_groups((m, each, k) for each in sizes)
+        if b.dim() == 3:
+            sizes = _sizes_of(args[ends_at], m, b.shape[0])
+            return _of_groups((each, n, k) for each in sizes)
+        sizes = _sizes_of(args[ends_at], k, result.shape[0])
+        return _of_groups((m, n, each) for each in sizes)
+
+    return products
+
+
+def _sizes_of(ends: Any, total: int, groups: int) -> list[int]:
+    if isinstance(ends, list):
+        return [max(end - start, 0) for start, end in pairwise((0, *ends))]
+    return [-(-total // groups)] * groups
+
+
+def _of_groups(sizes: Iterable[tuple[int, int, int]]) -> Products:
+    """Return products of groups, of which those with equal sizes are one batch."""
+    counts = Counter(sizes)
+    return tuple(each for size, count in counts.items() for each in _one(count, *size))
 
 
 def _convolution(args: Any, result: Any) -> Products:
@@ -169,13 +192,13 @@ PRODUCTS: dict[Any, Callable[[Any, Any], Products]] = {
     aten._int_mm.out: _mm,
     aten._weight_int8pack_mm.default: _int8_weight,
     aten._weight_int4pack_mm.default: _int4_weight,
-    aten._grouped_mm.default: _grouped_mm,
+    aten._grouped_mm.default: _grouped(2),
     aten._scaled_mm.default: _mm,
     aten._scaled_mm.out: _mm,
     aten._scaled_mm_v2.default: _mm,
     aten._scaled_mm_v2.out: _mm,
-    aten._scaled_grouped_mm.default: _grouped_mm,
-    aten._scaled_grouped_mm_v2.default: _grouped_mm,
+    aten._scaled_grouped_mm.default: _grouped(4),
+    aten._scaled_grouped_mm_v2.default: _grouped(8),
     aten.mm.dtype: _mm,
     aten.mm.dtype_out: _mm,
     aten.bmm.dtype: _bmm,
@@ -226,6 +249,8 @@ class OperandLayout:
     b_shared: bool = False
     weight_bytes: float | None = None
     """Of an element of B with its share of scales, where it is narrower than it multiplies."""
+    grouped: bool = False
+    """Whether the products are groups, which one launch goes over."""
 
 
 PLAIN = OperandLayout()
@@ -258,7 +283,12 @@ def layout_of(func: Any, args: Any, result: Any) -> OperandLayout:
         if size > 1 and step > 1
     ]
     shared = [name in BATCHED and _is_shared(each) for each in (a, b)]
-    return OperandLayout(access_bytes=gcd(16, *steps), a_shared=shared[0], b_shared=shared[1])
+    return OperandLayout(
+        access_bytes=gcd(16, *steps),
+        a_shared=shared[0],
+        b_shared=shared[1],
+        grouped="grouped_mm" in name,
+    )
 
 
 def of_complex(products: Products) -> Products:

@@ -112,6 +112,19 @@ def read(func: Any, args: Any) -> Any:
         return _on_host(func, args, {})
 
 
+def with_known_ends(position: int, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a call's arguments with a tensor at this position replaced by its values, if known."""
+    if len(args) <= position or not isinstance(args[position], Tensor):
+        return args
+    with _disable_current_modes():
+        values = values_of(args[position])
+        ends = None if values is None else values.tolist()
+    if ends is None:
+        return args
+    tell(args[position : position + 1])
+    return (*args[:position], ends, *args[position + 1 :])
+
+
 def follow_collective(
     compute: Callable[[Any, Any], None],
     inputs: Sequence[Sequence[Tensor]],

@@ -21,7 +21,7 @@ from kernbench.torch_bridge.costs import check_operands, num_bytes
 from kernbench.torch_bridge.device.pinned import is_pinned, pinned
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
 from kernbench.torch_bridge.device.streams import refuse_in_capture
-from kernbench.torch_bridge.dispatch.known_values import follow
+from kernbench.torch_bridge.dispatch.known_values import follow, with_known_ends
 from kernbench.torch_bridge.dispatch.operands import ends_of_copy, is_for_device, residence_among
 from kernbench.torch_bridge.dispatch.pricing import Pricing
 from kernbench.torch_bridge.dispatch.shapes import Known, comes_back, copy_to_host
@@ -364,6 +364,8 @@ class Observer(Mode):
             return
         if operation.has_choices:
             known = None
+            if operation.ends_at is not None:
+                args = with_known_ends(operation.ends_at, args)
         timing = None if known is None else known.timings.get(sip_id)
         if timing is None:
             timing = self._costs.timing(func, operation, args, kwargs, result, sip_id)

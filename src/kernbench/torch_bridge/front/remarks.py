@@ -94,6 +94,12 @@ def _of_costs(session: Session) -> list[str]:
             "timed as lower bounds, as how often they iterate depends on numbers: "
             f"{', '.join(bounded)}"
         )
+    even = sorted(set().union(*(each.costs.even_groups for each in pricings)))
+    if even:
+        lines.append(
+            "timed as groups of equal size, as a run without data does not know where they end: "
+            f"{', '.join(even)}"
+        )
     selecting = sorted(set().union(*(each.costs.selecting for each in pricings)))
     if selecting:
         lines.append(

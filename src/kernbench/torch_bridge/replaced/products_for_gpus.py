@@ -1,4 +1,4 @@
-"""Products that PyTorch has for GPUs only: half precision to float32, grouped FP8, and cuDNN's.
+"""Products that PyTorch has for GPUs only: half precision to float32, grouped ones, and cuDNN's.
 
 A GPU multiplies them exactly and sums in float32, as the CPU does with operands cast to float32.
 """
@@ -15,9 +15,17 @@ from torch import Tensor
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.dispatch.known_values import values_of
+from kernbench.torch_bridge.placement.names import unobserved
 from kernbench.torch_bridge.processes.of_all import library_of_all
+from kernbench.torch_bridge.processes.process import current
+from kernbench.torch_bridge.processes.registrations import BACKEND, SHARED, Kernel
 
 _HALVES = (torch.float16, torch.bfloat16)
+_GROUPED = torch.ops.aten._grouped_mm.default
+_WITH_GROUPS = (9, 10)
+"""Major compute capabilities for which PyTorch has a kernel of groups, of bfloat16 alone. Source:
+``_grouped_mm_cuda`` of PyTorch's ``aten/src/ATen/native/cuda/GroupedBlas.cpp``."""
 _ROW_WISE = 1
 """``torch.nn.functional.ScalingType.RowWise``."""
 
@@ -37,6 +45,8 @@ def install(patches: Patches) -> None:
         library.impl("cudnn_convolution_relu", _convolution_relu, key, allow_override=True)
         library.impl("_scaled_grouped_mm", _scaled_grouped, key, allow_override=True)
         library.impl("_scaled_grouped_mm_v2", _scaled_grouped_v2, key, allow_override=True)
+    patches.on_close(SHARED.remove_for_all, library)
+    SHARED.add("aten::_grouped_mm", BACKEND, Kernel(library, _grouped_on_device, False))
 
 
 def _implement(library: Any, name: str, made: Callable[..., Tensor], key: str) -> None:
@@ -98,6 +108,76 @@ def _check(a: Tensor, b: Tensor, out_dtype: Any) -> None:
             "out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs, but got "
             f"{out_dtype} for {a.dtype}"
         )
+
+
+def _grouped_on_device(
+    a: Tensor,
+    b: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: Any = None,
+) -> Tensor:
+    """``torch._grouped_mm``: one kernel where PyTorch has one, else a product for each group."""
+    process = current()
+    capability = process.session.run.machine.spec.cuda_architecture
+    dtypes = {a.dtype, b.dtype, out_dtype or a.dtype}
+    is_kernel = dtypes == {torch.bfloat16} and (capability or 0) // 10 in _WITH_GROUPS
+    if not (offs is None or capability is None or is_kernel or bias is not None):
+        return _groups_in_turn(a, b, offs, out_dtype or a.dtype)
+    process.registrations.once.add(_GROUPED)
+    try:
+        found: Tensor = _GROUPED(a, b, offs, bias, out_dtype)
+    finally:
+        process.registrations.once.discard(_GROUPED)
+    return found
+
+
+def _groups_in_turn(a: Tensor, b: Tensor, offs: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the products of groups as the host calls them once it has read their ends."""
+    _check_strides("mat_a", a)
+    _check_strides("mat_b", b)
+    ends = offs.cpu().tolist()
+    of_k = a.dim() == b.dim() == 2
+    with unobserved():
+        is_known = values_of(offs) is not None
+    if not is_known:
+        total = a.shape[-1] if of_k else a.shape[0] if a.dim() == 2 else b.shape[1]
+        ends = [total * each // len(ends) for each in range(1, len(ends) + 1)]
+        current().session.costs.even_groups.add("aten._grouped_mm")
+    spans = [slice(*each) for each in pairwise((0, *ends))]
+    if of_k:
+        made = a.new_empty(len(spans), a.shape[0], b.shape[1], dtype=dtype)
+    else:
+        made = a.new_empty(a.shape[-2], b.shape[-1], dtype=dtype)
+    for number, each in enumerate(spans):
+        if of_k:
+            torch.mm(a[:, each], b[each], out=made[number])
+        elif each.start == each.stop:
+            # No kernel is launched for a result without elements.
+            continue
+        elif a.dim() == 2:
+            torch.mm(a[each], b[number], out=made[each])
+        else:
+            torch.mm(a[number], b[:, each], out=made[:, each])
+    return made
+
+
+def _check_strides(name: str, matrix: Tensor) -> None:
+    """Refuse what PyTorch refuses of an operand of groups, in its words."""
+    last, step = matrix.dim() - 1, 16 // matrix.element_size()
+    for long, short in ((last, last - 1), (last - 1, last)):
+        stride = matrix.stride(long)
+        if matrix.stride(short) == 1 and stride >= max(1, matrix.shape[short]):
+            if stride % step:
+                raise RuntimeError(
+                    f"expected {name} stride along {long} dim to be multiple of 16 bytes, got "
+                    f"{stride}; pad its rows"
+                )
+            return
+    raise RuntimeError(
+        f"Invalid strides/sizes, got {list(matrix.stride())} for strides and "
+        f"{list(matrix.shape)} for sizes; call .contiguous() on {name}"
+    )
 
 
 def _scaled_grouped(
