@@ -74,6 +74,24 @@ def test_the_command_line_chooses_how_tf32_is_computed(
     assert f"each is {factor}" in out
 
 
+def test_a_precision_that_no_kernel_asks_for_is_said_to_change_nothing(run: Run) -> None:
+    shutil.copy(PROGRAMS / "tf32_product.py", "product.py")
+    Path("model.py").write_text("import argparse\nif argparse is None:\n    import torch\n")
+    for options in (["--tf32", "ieee"], ["--tf32", "truncate"]):
+        _, out, _ = run(*options, "product.py")
+        assert "changed nothing" not in out
+        _, out, _ = run(*options, "program.py")
+        unwrapped = " ".join(out.split())
+        assert f"{' '.join(options)} changed nothing: no kernel asked" in unwrapped
+        assert "torchrun" not in out
+        _, out, _ = run(*options, "model.py")
+        unwrapped = " ".join(out.split())
+        assert "kernbench torchrun runs them on devices" in unwrapped
+        assert "torch.backends.cuda.matmul.allow_tf32" in unwrapped
+    _, out, _ = run("model.py")
+    assert "changed nothing" not in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected", "said"),
     [

@@ -12,7 +12,7 @@ from kernbench.cli import options as given
 from kernbench.cli.programs.bench_file import Bench, load_bench
 from kernbench.cli.programs.folded import check_folding, is_folded, run_ranks
 from kernbench.cli.programs.own_torch import uses_of_own_torch
-from kernbench.cli.programs.reporting import DONE, guarded, imported, make_room
+from kernbench.cli.programs.reporting import DONE, guarded, imported, make_room, unused_tf32
 from kernbench.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def _run(plan: _ReadyRun, options: BenchOptions, outputs: Outputs) -> int:
             tf32=options.tf32,
         )
         context.run.remarks.append(lambda: plan.changes)
+        context.run.remarks.append(lambda: unused_tf32(context, options.tf32, plan.bench.path))
         context.run.remarks.append(lambda: uses_of_own_torch(plan.bench.path))
         return context
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from kernbench.cli.console.interrupt import interruptible
 from kernbench.cli.console.progress import is_terminal, progress
 from kernbench.cli.console.streams import ends_without_reader, streams_of_command
+from kernbench.cli.programs.kinds import Kind, kind_of
 from kernbench.errors import MachineError, OutputError, UnknownNameError, UsageError
 from kernbench.logs import logger
 from kernbench.notebooks import notebook
@@ -209,6 +210,21 @@ def imported() -> list[str]:
     """Return the files of the modules that are imported."""
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     return [file for file in files if isinstance(file, str)]
+
+
+def unused_tf32(context: RuntimeContext, tf32: str, path: Path) -> list[str]:
+    """Return a line about ``--tf32`` where it changed nothing, and what does."""
+    if tf32 == "round" or context.launcher.engine.asks_for_less:
+        return []
+    line = (
+        f"--tf32 {tf32} changed nothing: no kernel asked for float32 products in tf32 or the like"
+    )
+    if kind_of(str(path)) is Kind.PYTORCH:
+        line += (
+            "; PyTorch's own run on the CPU here, in float32: kernbench torchrun runs them on "
+            "devices, in the precision of torch.backends.cuda.matmul.allow_tf32"
+        )
+    return [line]
 
 
 def run_and_report(

@@ -17,7 +17,7 @@ import typer
 
 from kernbench.cli import options as given
 from kernbench.cli.programs.bench_file import is_bench
-from kernbench.cli.programs.reporting import DONE, guarded, make_room, run_and_report
+from kernbench.cli.programs.reporting import DONE, guarded, make_room, run_and_report, unused_tf32
 from kernbench.errors import UnknownNameError, UsageError, nearest
 from kernbench.open_files import LeftOpen
 
@@ -74,6 +74,7 @@ def run_script(options: ScriptOptions, asked: Callable[[Path], None] = lambda pa
         args = options.args or []
         say_whose_options(path, args, options.own_options)
         context.run.remarks.append(lambda: changes)
+        context.run.remarks.append(lambda: unused_tf32(context, options.tf32, path))
 
         def work() -> int:
             try:

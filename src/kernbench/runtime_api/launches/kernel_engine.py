@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from kernbench.commands import IN_FLOAT32, Gemm, Rounding, Tf32, build_roundings
+from kernbench.dtypes import float32
 from kernbench.interleaved import InterleavedLaunch
 from kernbench.kernel_ir import NO_CUDA, footprints, out_of_bounds
 from kernbench.kernel_time import (
@@ -67,6 +68,8 @@ class KernelEngine:
         self._strand_costs: dict[tuple[int, Conditions], StrandCosts] = {}
         self.rounded: dict[str, SourceLine] = {}
         """Kernels whose float32 products are not computed in float32, with one such line."""
+        self.asks_for_less = False
+        """Whether a kernel asked for float32 products in less than float32, whatever it got."""
         self.scattered: dict[str, SourceLine] = {}
         """Kernels whose time assumes that rows selected by data lie apart, with one such line."""
 
@@ -78,7 +81,10 @@ class KernelEngine:
 
     def _note_rounded(self, trace: KernelTrace) -> None:
         for command in trace.commands():
-            if isinstance(command, Gemm) and command.rounding is not Rounding.NONE:
+            if not isinstance(command, Gemm):
+                continue
+            self.asks_for_less |= command.precision != "ieee" and command.a.dtype == float32
+            if command.rounding is not Rounding.NONE:
                 self.rounded.setdefault(trace.name, command.line)
 
     def footprints(self, trace: KernelTrace) -> Sequence[Footprint]:
