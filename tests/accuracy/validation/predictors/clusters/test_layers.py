@@ -51,6 +51,23 @@ def test_what_is_done_again_is_part_of_the_backward_pass() -> None:
     assert backward("full", 0.5) == pytest.approx((none + full) / 2)
 
 
+@pytest.mark.adr("0222-D2")
+def test_conversions_that_reach_half_of_memorys_rate_take_twice_as_long() -> None:
+    def backward(share: float, precision: str = "fp8") -> float:
+        software = replace(JOB.software, dynamic_scales=True, cast_share=share)
+        return Layers(replace(JOB, software=software, precision=precision), H100).layer().backward
+
+    whole, half, third = backward(1.0), backward(0.5), backward(1 / 3)
+    assert half - whole == pytest.approx(third - half)
+    # Gradients of results and weights, six bytes each.
+    model = JOB.model
+    results = model.hidden * 2 + 2 * model.intermediate + (model.heads + 2 * 8) * model.head_dim
+    weights = model.attention_weights + model.mlp_weights
+    more = H100.stream(6.0 * (4096 * results + weights))
+    assert half - whole == pytest.approx(more, rel=1e-6)
+    assert backward(0.5, "bf16") == backward(1.0, "bf16")
+
+
 def test_frozen_weights_have_no_gradients() -> None:
     trained, frozen = (Layers(replace(JOB, frozen=each), H100).layer() for each in (False, True))
     assert frozen.forward == trained.forward

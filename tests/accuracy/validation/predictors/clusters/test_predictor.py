@@ -26,6 +26,7 @@ from kernbench.accuracy.validation.predictors.clusters.predictor import (
 )
 from kernbench.accuracy.validation.predictors.families.predictor import ProgramPredictor
 from kernbench.accuracy.validation.rows.devices import presets
+from kernbench.library_kernels import AttentionProblem
 from tests.accuracy.validation.predictors.families.test_predictor import row
 
 PREDICTOR = ClusterPredictor(presets())
@@ -186,10 +187,84 @@ def test_training_runs_at_the_clock_that_is_left_of_a_hot_device(tmp_path: Path)
         for each in ("fp8", "bf16")
     )
     assert wide > 1.5 * narrow
-    kernels, _ = PREDICTOR.parts("", "H100-SXM5-80GB", (), "bf16")
+    kernels, _ = PREDICTOR.parts("", "H100-SXM5-80GB", ())
     alone = Kernels(presets().machine_of("H100-SXM5-80GB"))
     # A loop of one product with pauses settles half; training loses all, and more in 16 bits.
     assert kernels.product(8192, 8192, 8192, "bf16") > 1.1 * alone.product(8192, 8192, 8192, "bf16")
+
+
+@pytest.mark.adr("0222-D1")
+def test_in_a_step_of_8_bits_products_of_16_bits_are_as_hot_as_in_one_of_16(tmp_path: Path) -> None:
+    hopper, _ = PREDICTOR.parts("", "H100-SXM5-80GB", ())
+    alone = Kernels(hopper.machine)
+    scores = AttentionProblem(
+        batch=1, q_len=8192, kv_len=8192, heads=32, kv_heads=8, head_dim=128, causal=True,
+        dtype="bfloat16", q_bytes=2, kv_bytes=2,
+    )  # fmt: skip
+    hot, cool = hopper.attention(scores, "cudnn"), alone.attention(scores, "cudnn")
+    assert 1.05 * cool.forward < hot.forward < 1.1 * cool.forward
+    assert hopper.product(8192, 8192, 8192, "bf16") > alone.product(8192, 8192, 8192, "bf16")
+    assert hopper.product(8192, 8192, 8192, "fp8") == alone.product(8192, 8192, 8192, "fp8")
+
+
+TITAN = {
+    "source": "torchtitan-202412", "device": "H100-SXM-96GB-HBM2e (500W)", "compile": "yes",
+    "model": "Llama-3.1 405B", "n_devices": 512, "nodes": 64, "seq_len": 8192, "local_batch": 32,
+    "dtype": "bf16+float8", "activation_checkpointing": "full", "tp": 8, "pp": 8,
+    "parallelism": "3D + AsyncTP, 1F1B",
+}  # fmt: skip
+
+
+@pytest.mark.adr("0222-D3")
+def test_ranks_of_torchtitans_pipelines_keep_weights_and_share_the_optimizer(
+    tmp_path: Path,
+) -> None:
+    reader = reader_of("torchtitan-202412")
+    assert reader is not None
+    job = reader(row(tmp_path, **TITAN))
+    # Eight replicas of 64 ranks, each with 32 sequences in as many microbatches as stages.
+    assert (job.copies, job.batch, job.microbatches, job.microbatch) == (8, 256, 8, 4)
+    assert (job.shard, job.software.shards_optimizer, job.pieces) == (1, True, 1)
+    apart = reader(row(tmp_path, **{**TITAN, "parallelism": "3D + AsyncTP, Interleaved 1F1B"}))
+    assert apart.pieces == 2
+    whole, in_pieces = (PREDICTOR.predict(row(tmp_path, **{**TITAN, "parallelism": each})).time_us
+                        for each in ("1F1B", "Interleaved 1F1B"))  # fmt: skip
+    assert whole is not None
+    assert in_pieces is not None
+    # 15 of 8 microbatches' times, or 11.5.
+    assert in_pieces / whole == pytest.approx(11.5 / 15, rel=0.05)
+    flat = reader(row(tmp_path, **{**TITAN, "pp": "", "n_devices": 64, "nodes": 8}))
+    assert (flat.shard, flat.microbatches) == (8, 1)
+
+
+@pytest.mark.adr("0222-D4")
+def test_boards_of_500_w_have_a_peak_between_those_of_h100_nvl_and_h100_sxm(
+    tmp_path: Path,
+) -> None:
+    sip = presets().machine_of("H100-SXM-96GB-HBM2e (500W)").sip
+    peak = sip.gemm_flops_per_clock("bfloat16") * sip.num_pes * float(sip.clock_ghz) * 1e9
+    assert peak == pytest.approx((835e12 + 989e12) / 2, rel=0.002)
+    of_torchtitan = {**TITAN, "n_devices": 8, "nodes": 1, "tp": "", "pp": "", "local_batch": 1}
+    asked = {"titan": of_torchtitan, "ao": {**of_torchtitan, "source": "torchao-float8-e2e",
+                                            "device": "H100 (8x)"}}  # fmt: skip
+    found = {name: PREDICTOR.predict(row(tmp_path, **each)).time_us for name, each in asked.items()}
+    assert found["titan"] == found["ao"]
+
+
+def test_boards_of_an_unknown_limit_and_hosts_that_optimize_are_not_answered(
+    tmp_path: Path,
+) -> None:
+    one_node = {**TITAN, "n_devices": 8, "nodes": 1, "tp": "", "pp": "", "model": "Llama-3 8B"}
+    torchao = {**one_node, "source": "torchao-float8-e2e", "local_batch": 1}
+    assert PREDICTOR.predict(row(tmp_path, **torchao)).time_us is not None
+    limited = row(tmp_path, **{**torchao, "device": "B200 (power limited)"})
+    why = PREDICTOR.predict(limited).why_not
+    assert why == "the source does not say how far its boards are limited"
+    upgrade = {**one_node, "source": "mleng-upgrade", "device": "H200-SXM-141GB",
+               "global_batch": 8, "dtype": "bf16"}  # fmt: skip
+    offloaded = row(tmp_path, **{**upgrade, "parallelism": "ZeRO-3 + CPU offload"})
+    assert PREDICTOR.predict(offloaded).why_not == "an optimizer on the host is not described"
+    assert PREDICTOR.predict(row(tmp_path, **{**upgrade, "parallelism": "ZeRO-2"})).time_us
 
 
 @pytest.mark.adr("0191-D3")

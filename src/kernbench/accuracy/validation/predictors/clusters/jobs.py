@@ -49,6 +49,8 @@ class Software:
     dynamic_scales: bool = False
     """Whether operands of 8 bits are scaled by their own largest number: each is read once more,
     and weights are converted for each product."""
+    cast_share: float = 1.0
+    """The share of memory's rate that conversions to 8 bits reach."""
     fused_rotation: bool = True
     """Whether one kernel rotates queries and keys."""
     fused_experts: bool = False

@@ -43,10 +43,15 @@ class Direction:
 
 
 class Kernels:
-    """Times of single kernels on one machine."""
+    """Times of single kernels on one machine.
 
-    def __init__(self, machine: Machine) -> None:
+    ``of_16_bits`` is the machine at the clock of products of 16 bits, attention's among them, where
+    those of 8 bits have another (ADR-0222).
+    """
+
+    def __init__(self, machine: Machine, of_16_bits: Machine | None = None) -> None:
         self.machine = machine
+        self._of_16_bits = (of_16_bits or machine).sip
         self._sip = machine.sip
         architecture = machine.spec.kernel_library
         self._library = None if architecture is None else load_library(architecture)
@@ -59,12 +64,13 @@ class Kernels:
 
     def _product(self, m: int, n: int, k: int, precision: str, batch: int = 1) -> float:
         library = self._library
+        sip = self._of_16_bits if precision == "bf16" else self._sip
         if library is None:
             return self._plain(2.0 * batch * m * n * k, batch * 2.0 * (m * k + k * n + m * n))
         has_own = "blas_bf16" in library.names()
         if precision == "bf16" and not has_own:
             product = Product(m=m, n=n, k=k, batch=batch)
-            return product_kernels(product, self._sip, library).total_us
+            return product_kernels(product, sip, library).total_us
         name = "blas_bf16" if precision == "bf16" else _NARROW[precision]
         if name not in library.names():
             raise NotDescribedError(f"{library.architecture} has no products of {precision}")
@@ -74,7 +80,7 @@ class Kernels:
             m=m, n=n, k=k, batch=batch, dtype=operands.dtype,
             input_bytes=operands.input_bytes, weight_bytes=operands.weight_bytes,
         )  # fmt: skip
-        return fastest(product_choices(problem, kernel), self._sip, library).total_us
+        return fastest(product_choices(problem, kernel), sip, library).total_us
 
     def _plain(self, flops: float, moved_bytes: float) -> float:
         """Return the longer of arithmetic and memory, where no library is described."""
@@ -95,10 +101,11 @@ class Kernels:
         found = whose if f"{whose}_backward" in known else "flash2"
         if f"{found}_backward" not in known:
             raise NotDescribedError(f"{library.architecture} has no backward pass of attention")
-        forward = flash_launches(problem, known[f"{found}_forward"], self._sip.num_pes)
+        sip = self._sip if problem.q_bytes == 1 else self._of_16_bits
+        forward = flash_launches(problem, known[f"{found}_forward"], sip.num_pes)
         backward = flash_backward_launches(problem, known[f"{found}_backward"])
         took = [
-            sum(time_kernel(one, self._sip, library.constants(one.name)).total_us for one in each)
+            sum(time_kernel(one, sip, library.constants(one.name)).total_us for one in each)
             for each in (forward, backward)
         ]
         return Direction(*took)
@@ -117,15 +124,16 @@ def linear(
 
     ``converts`` says whether a kernel of its own converts the input, and the result's gradient.
     """
-    precision = job.precision
+    precision, software = job.precision, job.software
     product = kernels.product
     forward = product(tokens, outputs, inputs, precision, count)
     backward = product(tokens, inputs, outputs, precision, count)
-    cast = _CAST_BYTES[precision] * tokens * count
+    each = _CAST_BYTES[precision] / software.cast_share
     of_weights = 0.0
-    if job.software.dynamic_scales and cast:
-        cast += _SCALE_BYTES * tokens * count
-        of_weights = kernels.stream((_CAST_BYTES[precision] + _SCALE_BYTES) * outputs * inputs)
+    if software.dynamic_scales and each:
+        each += _SCALE_BYTES / software.cast_share
+        of_weights = kernels.stream(each * outputs * inputs)
+    cast = each * tokens * count
     if not job.frozen:
         backward += product(outputs, inputs, tokens, precision, count)
         backward += kernels.stream(_MAIN_GRADIENT * count * outputs * inputs)

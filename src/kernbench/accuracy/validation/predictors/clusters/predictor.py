@@ -31,10 +31,12 @@ READERS: Mapping[str, str] = {
     "torchtitan-202412": f"{_ROOM}.sharded_rows:torchtitan",
     "torchtitan-trainy-h200": f"{_ROOM}.sharded_rows:torchtitan",
     "aws-torchtitan": f"{_ROOM}.sharded_rows:torchtitan",
+    "torchao-float8-e2e": f"{_ROOM}.sharded_rows:torchao",
     "torchtitan-asynctp": f"{_ROOM}.sharded_rows:async_tp",
     "nanotron-best": f"{_ROOM}.sharded_rows:nanotron",
     "nanotron-tp-comments": f"{_ROOM}.sharded_rows:nanotron",
     "llm-foundry-mpt": f"{_ROOM}.sharded_rows:mpt",
+    "mleng-upgrade": f"{_ROOM}.sharded_rows:upgrade",
     "maxtext": f"{_ROOM}.tpu_rows:maxtext",
 }
 """By the beginning of a source, who says what its rows ran; the longest counts."""
@@ -94,7 +96,7 @@ class ClusterPredictor:
 
     def step_us(self, job: ClusterJob, device: str) -> float:
         """Return the modeled time of a job's step."""
-        kernels, wires = self.parts(job.nodes, device, job.conditions, job.precision)
+        kernels, wires = self.parts(job.nodes, device, job.conditions)
         if isinstance(wires, ClusterWires) and not wires.node and job.devices > _MOST_OF_A_NODE:
             raise NotDescribedError(f"no nodes of {kernels.machine.name} are described")
         if _crosses_unknown_sockets(kernels.machine, job.devices):
@@ -104,15 +106,21 @@ class ClusterPredictor:
         return step_of(job, kernels, wires).total_us
 
     def _make(
-        self, nodes: str, device: str, conditions: tuple[tuple[str, float], ...], precision: str
+        self, nodes: str, device: str, conditions: tuple[tuple[str, float], ...]
     ) -> tuple[Kernels, ClusterWires | TorusWires]:
         machine: Machine = load_machine(nodes) if nodes else self._machines.machine_of(device)
-        changes: dict[str, object] = dict(conditions)
-        changes.update(training_clocks(machine, of_16_bits=precision == "bf16"))
-        changed = changed_machine(machine, changes) if changes else machine
+        of_8_bits, of_16_bits = (
+            _changed(machine, {**dict(conditions), **training_clocks(machine, of_16_bits=hot)})
+            for hot in (False, True)
+        )
         links = machine.spec.links
         is_torus = links is not None and links.topology.startswith("torus")
-        return Kernels(changed), TorusWires(changed) if is_torus else ClusterWires(changed)
+        wires = TorusWires(of_8_bits) if is_torus else ClusterWires(of_8_bits)
+        return Kernels(of_8_bits, of_16_bits), wires
+
+
+def _changed(machine: Machine, changes: Mapping[str, object]) -> Machine:
+    return changed_machine(machine, changes) if changes else machine
 
 
 def _crosses_unknown_sockets(machine: Machine, devices: int) -> bool:

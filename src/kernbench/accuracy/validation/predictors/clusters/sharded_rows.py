@@ -16,7 +16,7 @@ from kernbench.accuracy.validation.rows.reference import Row
 
 _COMPILED = Software(
     attention="flash2", streams_forward=14, streams_backward=22, streams_inside=1.0,
-    gradient_bytes=4, dynamic_scales=True,
+    gradient_bytes=4, dynamic_scales=True, cast_share=0.5,
 )  # fmt: skip
 _EAGER = replace(_COMPILED, streams_forward=100, streams_backward=200, streams_inside=1.6)
 _NANOTRON = replace(
@@ -65,37 +65,76 @@ _FMS_SHARES = {
 def torchtitan(row: Row) -> ClusterJob:
     """Read a row of torchtitan's tables.
 
+    A pipeline has as many microbatches as stages. Its ranks keep gathered weights, and sum
+    gradients behind the last microbatch, so that sharding them is sharding the optimizer.
+    Source: pytorch/torchtitan @9dec370, torchtitan/parallelisms.
+
     Raises:
-        NotDescribedError: The row is of experts, or of a pipeline.
+        NotDescribedError: The source does not say what was computed again.
     """
     compiled = row.fields["compile"].startswith("yes")
     software = _COMPILED if compiled else _EAGER
-    tp, cp = row.optional("tp") or 1, row.optional("cp") or 1
-    if "AsyncTP" in row.fields["parallelism"]:
+    tp, pp, cp = (row.optional(each) or 1 for each in ("tp", "pp", "cp"))
+    parallelism, devices = row.fields["parallelism"], row.integer("n_devices")
+    if "AsyncTP" in parallelism:
         software = replace(software, tp_hidden=_ASYNC)
+    local = row.integer("local_batch")
     return ClusterJob(
         model=model_of(row.fields["model"]),
         software=software,
-        devices=row.integer("n_devices"),
+        devices=devices,
         seq=row.integer("seq_len"),
-        batch=row.integer("local_batch") * row.integer("n_devices") // (tp * cp),
-        microbatch=row.integer("local_batch"),
+        batch=local * devices // (tp * pp * cp),
+        microbatch=max(local // pp, 1),
         tp=tp,
-        pp=row.optional("pp") or 1,
+        pp=pp,
         cp=cp,
-        shard=row.integer("n_devices") // tp,
+        pieces=2 if pp > 1 and "nterleaved" in parallelism else 1,
+        shard=devices // tp if pp == 1 else 1,
         precision="fp8" if "float8" in row.dtype else "bf16",
         recompute=_recomputed(row),
-        nodes=_500_W_OF if "500W" in row.device else "",
-        conditions=_500_W if "500W" in row.device else (),
     )
 
 
-_500_W_OF = "h100-sxm"
-_500_W = (("sip.power.cap_w", 500.0), ("sip.cube.hbm_bandwidth_gbps", 2400.0))
-"""H100 with HBM2e and a lower limit: in training it runs at the clock that the limit leaves."""
 _ASYNC = 0.5
 """The share of gathers and scatters that asynchronous TP hides."""
+
+
+def torchao(row: Row) -> ClusterJob:
+    """Read a row of torchao's runs of torchtitan on one node.
+
+    Raises:
+        NotDescribedError: The boards have a limit that the source does not say.
+    """
+    if "limited" in row.device:
+        raise NotDescribedError("the source does not say how far its boards are limited")
+    job = torchtitan(row)
+    if not row.device.startswith("H100"):
+        return job
+    # The source says no more of them: assumed to be those on which its authors time torchtitan.
+    return replace(job, nodes="h100-sxm-500w")
+
+
+def upgrade(row: Row) -> ClusterJob:
+    """Read a row of ml-engineering's comparison of H200 and B200: DeepSpeed on one node.
+
+    Source: stas00/ml-engineering, insights/when-to-upgrade-gpus.
+
+    Raises:
+        NotDescribedError: The optimizer runs on the host.
+    """
+    if "offload" in row.fields["parallelism"]:
+        raise NotDescribedError("an optimizer on the host is not described")
+    newest = "flash4" if row.device.startswith("B200") else "flash3"
+    return ClusterJob(
+        model=model_of(row.fields["model"]),
+        software=replace(_EAGER, attention=newest, gradient_bytes=2),
+        devices=row.integer("n_devices"),
+        seq=row.integer("seq_len"),
+        batch=row.integer("global_batch"),
+        microbatch=row.integer("local_batch"),
+        recompute=_recomputed(row),
+    )
 
 
 def async_tp(row: Row) -> ClusterJob:
@@ -118,8 +157,6 @@ def async_tp(row: Row) -> ClusterJob:
         tp=tp,
         shard=devices // tp,
         recompute="early" if large else "selective",
-        nodes=_500_W_OF,
-        conditions=_500_W,
     )
 
 
