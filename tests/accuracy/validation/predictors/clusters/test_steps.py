@@ -59,3 +59,15 @@ def test_experts_on_several_nodes_wait_for_the_network() -> None:
     assert between > inside
     overlapped = replace(mixture, ep=32, software=Software(exchange_hidden=0.5))
     assert step(overlapped).through_us < between
+
+
+def test_experts_are_stepped_by_those_ranks_that_hold_them() -> None:
+    mixture = ClusterJob(
+        model=model_of("Qwen3_30B"), software=Software(), devices=32, seq=4096, batch=32
+    )
+    # However they lie: all parameters are stepped once, an equal part on each rank.
+    updates = [step(replace(mixture, ep=ep)).update_us for ep in (8, 32)]
+    assert updates[0] == pytest.approx(updates[1])
+    model = mixture.model
+    of_all = model.layers * (model.attention_weights + model.expert_weights) / 32
+    assert updates[0] == pytest.approx(Kernels(H100).stream(30 * of_all), rel=0.1)

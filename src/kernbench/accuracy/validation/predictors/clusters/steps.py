@@ -51,15 +51,10 @@ def step_of(job: ClusterJob, kernels: Kernels, wires: ClusterWires | TorusWires)
         chunks=job.pieces,
         ends_us=(ends.forward, ends.backward),
     )
-    own = sum(_weights(job))
-    copies = max(job.copies * job.cp, 1)
-    updated = own / (copies if job.software.shards_optimizer or job.shard > 1 else 1)
-    if job.frozen:
-        updated = 0.0
     return StepParts(
         through_us=through,
         gradients_us=_sums(job, layer, of_stage, wires),
-        update_us=layers.update(updated),
+        update_us=layers.update(_updated(job)),
         rest_us=job.software.step_us,
     )
 
@@ -69,6 +64,22 @@ def _weights(job: ClusterJob) -> tuple[float, float]:
     layout = Layout(tp=job.tp, pp=job.pp, cp=job.cp, dp=job.copies, ep=job.ep)
     dense, experts = weights_per_rank(job.model, layout)
     return dense, experts * (job.tp if job.ep > 1 else 1)
+
+
+def _replicas(job: ClusterJob) -> tuple[int, int]:
+    """Return how many ranks have the same weights: those of all, and those of experts."""
+    copies = job.copies * job.cp
+    return max(copies, 1), max(copies * job.tp // job.ep, 1)
+
+
+def _updated(job: ClusterJob) -> float:
+    """Return the parameters that a rank's optimizer steps."""
+    if job.frozen:
+        return 0.0
+    own = _weights(job)
+    if job.shard == 1 and not job.software.shards_optimizer:
+        return sum(own)
+    return sum(each / ranks for each, ranks in zip(own, _replicas(job), strict=True))
 
 
 def _with_exchanges(
@@ -150,8 +161,8 @@ def _sums(
         return shown
     found = 0.0
     for elements, ranks, stride in (
-        (dense, job.copies * job.cp, job.tp),
-        (experts, job.copies * job.cp * job.tp // job.ep, job.ep),
+        (dense, _replicas(job)[0], job.tp),
+        (experts, _replicas(job)[1], job.ep),
     ):
         if ranks <= 1 or not elements:
             continue
