@@ -19,6 +19,8 @@ class ThreadBlock:
     shared_bytes: int
     architecture: int
     """90 for compute capability 9.0."""
+    tile_registers: int = 0
+    """Those that a thread's part of the largest tile takes, of a program without a loop; else 0."""
 
 
 @dataclass(frozen=True)

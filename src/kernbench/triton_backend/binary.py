@@ -106,9 +106,11 @@ class KernelBinary:
         if self.stands_for_library:
             return None
         tiles = self.tcm.block_tiles(architecture, self.num_warps)
+        threads = lanes * self.num_warps
         return ThreadBlock(
             num_warps=self.num_warps,
-            registers=self.tcm.registers.per_thread(lanes * self.num_warps),
+            registers=self.tcm.registers.per_thread(threads),
+            tile_registers=self.tcm.registers.of_largest_tile(threads),
             shared_bytes=sum(tile.total_bytes for tile in tiles),
             architecture=architecture,
         )

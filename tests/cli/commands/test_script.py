@@ -74,6 +74,26 @@ def test_the_command_line_chooses_how_tf32_is_computed(
     assert f"each is {factor}" in out
 
 
+@pytest.mark.adr("0223-D4")
+def test_a_report_names_kernels_that_spill(run: Run) -> None:
+    Path("large.py").write_text(
+        "import sys, triton, triton.language as tl\n"
+        "from kernbench.runtime_api import current_context\n"
+        "@triton.jit\n"
+        "def scaled(x, out, BLOCK: tl.constexpr):\n"
+        "    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n"
+        "    v = tl.load(x + at)\n"
+        "    tl.store(out + at, v / tl.sum(v, 0))\n"
+        "x = current_context().ones(1 << 15)\n"
+        "scaled[(1,)](x, x, 1 << 15, num_warps=int(sys.argv[1]))\n"
+    )
+    _, out, _ = run("--machine", "h100-sxm", "large.py", "1")
+    assert "scaled (1054 of each thread, num_warps=1)" in " ".join(out.split())
+    for machine, warps in (("h100-sxm", "8"), ("ahbm", "1")):
+        _, out, _ = run("--machine", machine, "large.py", warps)
+        assert "spilled" not in out
+
+
 def test_a_precision_that_no_kernel_asks_for_is_said_to_change_nothing(run: Run) -> None:
     shutil.copy(PROGRAMS / "tf32_product.py", "product.py")
     Path("model.py").write_text("import argparse\nif argparse is None:\n    import torch\n")

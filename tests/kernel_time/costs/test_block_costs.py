@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import triton
@@ -17,7 +18,12 @@ from kernbench.commands import Loop
 from kernbench.hardware import SipSpec, load_machine
 from kernbench.kernel_ir import NO_CUDA
 from kernbench.kernel_time import ThreadBlock
-from kernbench.kernel_time.costs.block_costs import BlockCosts, resident_blocks, warp_grid
+from kernbench.kernel_time.costs.block_costs import (
+    BlockCosts,
+    resident_blocks,
+    spilled_registers,
+    warp_grid,
+)
 from kernbench.kernel_time.program.timed_plan import build_program_plan
 from tests.kernel_time.kernel_traces import gemm_trace
 
@@ -83,6 +89,34 @@ def test_many_warps_leave_each_thread_few_registers() -> None:
     cdna = load_machine("mi300x", 1).sip
     assert spilled_bytes(cdna, 8, 256) == spilled_bytes(cdna, 4, 512) == 0
     assert spilled_bytes(cdna, 8, 258) == (258 - 256) * 4 * 512 * 4
+
+
+@pytest.mark.adr("0223-D1")
+def test_a_tile_that_no_thread_can_hold_leaves_few_registers() -> None:
+    fits = replace(ONE, registers=290, tile_registers=255)
+    assert resident_blocks(fits, H100) == 2
+    assert spilled_registers(fits, H100) == 290 - 255
+    given_up = replace(fits, tile_registers=256)
+    assert resident_blocks(given_up, H100) == 16
+    assert spilled_registers(given_up, H100) == 290
+    # That is ptxas; other compilers spill what they have no registers for.
+    assert spilled_registers(replace(given_up, architecture=NO_CUDA), H100) == 290 - 255
+
+
+@pytest.mark.adr("0223-D3")
+def test_spilled_registers_leave_an_sm_that_has_no_room_for_them() -> None:
+    def beyond(sip: SipSpec, active: int, **changes: int) -> tuple[Fraction, Fraction]:
+        assert sip.pe.warps is not None
+        return BlockCosts(replace(ONE, **changes), sip.pe.warps, sip).spills_beyond(active)
+
+    # 2 blocks of 128 threads: an SM has 254 KiB for the 100 KiB that they spill, or for 1.2 MiB.
+    assert not any(beyond(H100, 132, registers=255 + 100))
+    far, of_hbm = beyond(H100, 132, registers=255 + 1200)
+    assert far == 1200 * 4 * 128 * 4
+    # 132 SMs have as much: more than twice what the cache of all SMs holds.
+    assert of_hbm == far
+    # What one SM has alone stays in that cache.
+    assert beyond(H100, 1, registers=255 + 1200) == (far, Fraction(0))
 
 
 @triton.jit
@@ -194,6 +228,34 @@ def test_few_warps_spill_on_gpus_and_mean_nothing_elsewhere() -> None:
     one, four, eight = times("h100-sxm", (128, 256, 64), (1, 4, 8))
     assert one > four > 1.25 * eight
     assert len(set(times("ahbm", (64, 64, 64), (1, 4, 8)))) == 1
+
+
+@triton.jit
+def rows_of_softmax(x, out, n, BLOCK: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    values = tl.load(x + row * n + at)
+    values = values - tl.max(values, 0)
+    powers = tl.exp(values)
+    tl.store(out + row * n + at, powers / tl.sum(powers, 0))
+
+
+@pytest.mark.adr("0223-D1", "0223-D3")
+def test_few_warps_spill_a_large_tile_without_a_loop_too() -> None:
+    def took(machine: str, size: int, warps: int) -> tuple[float, dict[str, Any]]:
+        with RuntimeContext(machine=machine, data=False) as torch:
+            x, out = torch.empty(1024, size), torch.empty(1024, size)
+            rows_of_softmax[(1024,)](x, out, size, size, num_warps=warps)
+            torch.ahbm.synchronize()
+        template = torch.op_log.instances[-1].template
+        return template.duration_ps, dict(template.given)
+
+    for machine in ("h100-sxm", "a100-sxm-80g"):
+        (one, said), (eight, unsaid) = (took(machine, 32768, each) for each in (1, 8))
+        assert one > 3 * eight
+        assert said["spilled_registers"] > 1000
+        assert unsaid.get("spilled_registers", 0) == 0
+        assert took(machine, 4096, 1)[0] < 1.2 * took(machine, 4096, 8)[0]
+    assert took("ahbm", 8192, 1)[0] == took("ahbm", 8192, 8)[0]
 
 
 @triton.jit

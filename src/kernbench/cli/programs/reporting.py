@@ -31,6 +31,8 @@ DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 STDOUT = "-"
 SHOWN_KERNELS = 4
 """Of those with the longest times, whose lines are shown."""
+SURE_SPILLS = 32
+"""Registers of a thread that a report names: fewer are within what is not known of a compiler."""
 COLUMNS_OF_FILES = 160
 """Columns of a report in a file, where names of operations need not be cut."""
 
@@ -197,6 +199,28 @@ def _of_memory(log: OpLog) -> list[str]:
     return peak_line(log)
 
 
+def _of_spills(log: OpLog) -> list[str]:
+    """Return a line about kernels whose threads have fewer registers than they would like."""
+    found: dict[tuple[str, int], int] = {}
+    for template in {id(each.template): each.template for each in log.instances}.values():
+        spilled = template.given.get("spilled_registers", 0)
+        if spilled >= SURE_SPILLS:
+            key = template.name, template.given["num_warps"]
+            found[key] = max(found.get(key, 0), spilled)
+    if not found:
+        return []
+    rows = sorted(found.items(), key=lambda row: (-row[1], row[0]))
+    named = ", ".join(
+        f"{name} ({count} of each thread, num_warps={warps})"
+        for (name, warps), count in rows[:SHOWN_KERNELS]
+    )
+    more = f" and {len(rows) - SHOWN_KERNELS} more" if len(rows) > SHOWN_KERNELS else ""
+    return [
+        f"registers that threads do not have are spilled to memory, as an estimate, by: "
+        f"{named}{more}; more warps or a smaller tile need fewer"
+    ]
+
+
 def _print_memory(log: OpLog) -> None:
     from kernbench.analysis import memory_use, print_memory
 
@@ -292,7 +316,8 @@ def _report(
     log = context.op_log
     report: Report = context.report()
     _LOG.info("the report is made, of %s", context.run.describe())
-    remarks = [line for ask in context.run.remarks for line in ask()] + _of_memory(log)
+    remarks = [line for ask in context.run.remarks for line in ask()]
+    remarks += _of_memory(log) + _of_spills(log)
     found = {**report, "remarks": remarks} if remarks else {**report}
     said: list[str] = []
     failure = None

@@ -10,10 +10,11 @@ elements (splats, broadcasts): compilers compute these where they need them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernbench.kernel_ir.analysis.live_tiles import LiveSpan, LiveTiles, is_structured, most_at_once
-from kernbench.kernel_ir.analysis.pipelining import DOTS, pipelined_loads
+from kernbench.kernel_ir.analysis.pipelining import DOTS, LOOPS, pipelined_loads
 from kernbench.kernel_ir.text.ir import Function, Op, Value
 
 _FREE = ("arith.constant", "tt.splat", "tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape")
@@ -33,11 +34,17 @@ class RegisterUse:
     """Of tiles of data, where the most are live."""
     pointers: int
     """Pointers that loops carry, one for every 16 bytes that are loaded."""
+    unlooped_bytes: int = 0
+    """Of the largest such tile, where there is no loop; 0 where there is one."""
 
     def per_thread(self, num_threads: int) -> int:
         """Return the registers that each thread of a program would like to have."""
         tiles = -(-self.live_bytes // (4 * num_threads))
         return _BASE + tiles + _PER_POINTER * -(-self.pointers // num_threads)
+
+    def of_largest_tile(self, num_threads: int) -> int:
+        """Return the registers of a thread's part of the largest tile, 0 where there is a loop."""
+        return -(-self.unlooped_bytes // (4 * num_threads))
 
 
 NO_REGISTERS = RegisterUse(0, 0)
@@ -45,10 +52,14 @@ NO_REGISTERS = RegisterUse(0, 0)
 
 def register_use(function: Function) -> RegisterUse:
     """Return what a function holds in registers."""
-    return RegisterUse(_live_bytes(function), _pointers(function))
+    held = _held(function)
+    loops = any(op.name in LOOPS for op in function.body.walk()) or not is_structured(function)
+    largest = 0 if loops else max(map(_bytes, held), default=0)
+    return RegisterUse(_live_bytes(function, held), _pointers(function), largest)
 
 
-def _live_bytes(function: Function) -> int:
+def _held(function: Function) -> list[Value]:
+    """Return the values that lie in registers while they are live."""
     readers: dict[Value, list[Op]] = {}
     for op in function.body.walk():
         for operand in op.operands:
@@ -59,7 +70,7 @@ def _live_bytes(function: Function) -> int:
         if loop.name == "scf.for"
         for load in pipelined_loads(loop)
     }
-    held = [
+    return [
         result
         for op in function.body.walk()
         if op.name not in _FREE and op not in staged and not op.regions
@@ -69,6 +80,9 @@ def _live_bytes(function: Function) -> int:
         and not _only_multiplied(result, readers)
         and not _narrows(op, readers)
     ]
+
+
+def _live_bytes(function: Function, held: Sequence[Value]) -> int:
     if not is_structured(function):
         return max((_bytes(value) for value in held), default=0)
     spans = LiveTiles(function).places(held)

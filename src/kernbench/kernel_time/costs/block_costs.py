@@ -10,9 +10,9 @@ from __future__ import annotations
 from fractions import Fraction
 
 from kernbench.hardware import SipSpec, WarpSpec, ceil_ps
-from kernbench.kernel_ir import MatrixUnit, matrix_unit, multiplies_as_float16
+from kernbench.kernel_ir import NO_CUDA, MatrixUnit, matrix_unit, multiplies_as_float16
 from kernbench.kernel_time.conditions import ThreadBlock
-from kernbench.kernel_time.costs.shared_cache import SharedCache
+from kernbench.kernel_time.costs.shared_cache import SharedCache, kept_share, still_there
 
 _REGISTER_STEP = 8
 """Registers of a thread come in steps of so many."""
@@ -28,8 +28,15 @@ _CONVERTED_AT_ONCE = 2
 """8-bit floats that one instruction makes float16."""
 _MOST_INSTRUCTION_COLUMNS = 256
 _SPILL_PASSES = 4
-"""How often a spilled register crosses to memory and back in each run of a loop's body: before and
-after the product, and before and after what is done with it."""
+"""How often a spilled register crosses to memory and back in each run of a loop's body, or of a
+program without a loop: before and after the product or the reduction, and before and after what is
+done with it."""
+_LEFT_REGISTERS, _ALL_PASSES, _ROOM_OF_SPILLED = 32, 8, 2
+"""Where a tile alone needs more registers than there are, in a program without a loop, ptxas leaves
+threads 32 and keeps all that is live in memory, in twice the room, from where it crosses 8 times.
+Source: ptxas of CUDA 12.9 for 9.0 on softmax, layer norm and additions of 16,384 to 65,536 elements
+with 1 to 8 warps (``tests/kernel_ir/analysis/test_registers.py``): 32 registers, in blocks of one
+warp 64; 5 to 10 crossings and 1.8 to 2.4 times the room."""
 _PRODUCT_CYCLES = 100
 """From the last operand in shared memory to a product's result: a barrier, fragments, the unit.
 Source: 30 cycles each, Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU
@@ -46,6 +53,8 @@ def resident_blocks(block: ThreadBlock, sip: SipSpec) -> int:
     warps = sip.pe.warps
     assert warps is not None
     registers = min(block.registers, registers_of_thread(block, sip))
+    if gives_up(block, sip):
+        registers = _LEFT_REGISTERS
     registers = -(-registers // _REGISTER_STEP) * _REGISTER_STEP * warps.lanes * block.num_warps
     shared = sip.tcm_bytes - sip.pe.register_kib * 1024
     return max(
@@ -67,6 +76,19 @@ def registers_of_thread(block: ThreadBlock, sip: SipSpec) -> int:
     return min(warps.thread_registers, share // _REGISTER_STEP * _REGISTER_STEP)
 
 
+def gives_up(block: ThreadBlock, sip: SipSpec) -> bool:
+    """Return whether a GPU's compiler keeps in memory all that is live in a program."""
+    is_cuda = block.architecture != NO_CUDA
+    return is_cuda and block.tile_registers > registers_of_thread(block, sip)
+
+
+def spilled_registers(block: ThreadBlock, sip: SipSpec) -> int:
+    """Return how many of the registers that each thread would like to have are in memory."""
+    if gives_up(block, sip):
+        return block.registers
+    return max(0, block.registers - registers_of_thread(block, sip))
+
+
 class BlockCosts:
     """What the commands of one program cost on a PE that counts warps."""
 
@@ -78,6 +100,12 @@ class BlockCosts:
         self._own_cache = _OWN_CACHE_BYTES + max(0, left)
         """What shared memory leaves of the memory that it is a part of."""
         resident = block.num_warps * blocks
+        spilled = spilled_registers(block, sip) * 4 * warps.lanes * block.num_warps
+        all_are = gives_up(block, sip)
+        self._spilled_bytes = spilled * (_ROOM_OF_SPILLED if all_are else 1)
+        """The room in memory of the registers of all threads of a block."""
+        self._crossing_bytes = spilled * (_ALL_PASSES if all_are else _SPILL_PASSES)
+        """What crosses to that memory and back in a run of the innermost body."""
         self.slowdown = max(Fraction(1), Fraction(warps.schedulers, resident))
         """Of engines of which every scheduler has a part, as some schedulers have no warp."""
         # Barriers keep the warps of one block in step.
@@ -126,9 +154,26 @@ class BlockCosts:
     @property
     def spill_ps(self) -> int:
         """What one run of the innermost body moves of registers that threads do not have."""
-        spilled = max(0, self._block.registers - registers_of_thread(self._block, self._sip))
-        size = spilled * 4 * self._warps.lanes * self._block.num_warps * _SPILL_PASSES
+        size = self._crossing_bytes
         return self._sip.cycles_ps(-(-size // self._warps.shared_bytes_per_clock))
+
+    def spills_beyond(self, active: int) -> tuple[Fraction, Fraction]:
+        """Return the bytes of one such run that leave the SM, and those of them that reach HBM.
+
+        The SM's own cache holds what the registers of its blocks do not, and the cache of all SMs
+        what theirs do not hold, while so many SMs are ``active``. SMs have as many blocks as they
+        hold, one where not all SMs have any.
+        """
+        size = self._spilled_bytes
+        if not size:
+            return Fraction(0), Fraction(0)
+        of_sm = size * (self._blocks if active >= self._sip.num_pes else 1)
+        left = 1 - still_there(Fraction(of_sm, self._own_cache))
+        missed = Fraction(1)
+        if self._sip.cache is not None:
+            missed -= kept_share(ceil_ps(of_sm * active * left), self._sip.cache)
+        moved = self._crossing_bytes * left
+        return moved, moved * missed
 
     def converts(self, rows: int) -> bool:
         """Return whether 8-bit floats become float16 before products of so many rows."""

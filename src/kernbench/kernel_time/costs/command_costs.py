@@ -98,6 +98,15 @@ class ProgramCosts:
         return max(self.shares_ps)
 
 
+@dataclass(frozen=True, slots=True)
+class SpillCosts:
+    """What one program's spilled registers take of what all SMs share."""
+
+    shares_ps: tuple[int, int]
+    """On its share of HBM, and of the cache."""
+    hbm_bytes: Fraction
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class DmaCosts:
     """What one program pays at one DMA site, in all its iterations."""
@@ -137,9 +146,12 @@ class CostModel:
         self._own_ps = [self._engine_ps(site, site.copied_bytes) for site in plan.sites]
         """By site: what it takes of an engine, with what loads write for it meanwhile."""
         self._waits_ps = [self._result_ps(site) for site in plan.sites]
+        self._spills_at: int | None = None
+        """The site at which registers are spilled; None if none are."""
         if self._block is not None and self._block.spill_ps and self._fixed_ps:
+            self._spills_at = self._spilling().index
             for each in (self._fixed_ps, self._own_ps):
-                each[self._spilling().index] += self._block.spill_ps
+                each[self._spills_at] += self._block.spill_ps
         self._cache = SharedCache(sip) if self._block is None else self._block.cache
         self._one_cube = ps_per_byte(sip.cube_hbm_gbps)
         self._port = ps_per_byte(sip.pe.dma_port_gbps)
@@ -211,10 +223,24 @@ class CostModel:
             for site, each in zip(sites, taken, strict=True):
                 occupancy[site.index], varies[site.index] = each.occupancy, each.varies
                 busy[site.index] = each.busy_ps(counts[site.index], self._issue_ps)
+        if self._spills_at is not None:
+            spilled = self._spills(counts[self._spills_at], sharing.active)
+            for resource, share in enumerate(spilled.shares_ps):
+                shares_ps[resource] += share
+            hbm_bytes += spilled.hbm_bytes
+            hbm_stream_bytes += spilled.hbm_bytes
         times = SiteTimes(tuple(occupancy), tuple(varies), tuple(latency))
         shares = (shares_ps[0], shares_ps[1], shares_ps[2])
         moved_bytes = hbm_bytes, hbm_stream_bytes, hbm_load_bytes
         return ProgramCosts(times, tuple(busy), tuple(own), shares, *moved_bytes)
+
+    def _spills(self, runs: int, active: int) -> SpillCosts:
+        """Return what a program moves of registers that its SM has no memory for."""
+        assert self._block is not None
+        far, of_hbm = self._block.spills_beyond(active)
+        cache = self._cache.ps_per_byte(active, Fraction(0), stores=True) * runs
+        hbm = self._hbm_ps_per_byte(self.spread, active) * runs
+        return SpillCosts((_up(hbm, of_hbm), _up(cache, far)), of_hbm * runs)
 
     @property
     def in_turns(self) -> bool:

@@ -11,6 +11,7 @@ from functools import partial
 from kernbench.commands import Engine, Gemm, KernelTrace
 from kernbench.hardware import PS_PER_NS, PS_PER_US, Machine, SipSpec, ceil_ps, transfer_ps
 from kernbench.kernel_time.conditions import Conditions
+from kernbench.kernel_time.costs.block_costs import spilled_registers
 from kernbench.kernel_time.costs.command_costs import gemm_flops_per_clock
 from kernbench.kernel_time.launch.log_rows import build_rows
 from kernbench.kernel_time.launch.paces import busy_ps
@@ -113,8 +114,16 @@ def schedule_kernel(
         size_bytes=waves.size_bytes(),
         energy_pj=time.pace.energy_pj,
         make_rows=partial(build_rows, waves, time.front_end_ps, time.stretch),
-        given={"grid": list(trace.grid), "num_warps": trace.num_warps},
+        given={"grid": list(trace.grid), "num_warps": trace.num_warps, **_spilled(sip, conditions)},
     )
+
+
+def _spilled(sip: SipSpec, conditions: Conditions) -> dict[str, int]:
+    """Return how many registers a thread spills, by name; nothing where it spills none."""
+    if conditions.block is None or sip.pe.warps is None:
+        return {}
+    spilled = spilled_registers(conditions.block, sip)
+    return {"spilled_registers": spilled} if spilled else {}
 
 
 def kernel_duration_ps(

@@ -8,7 +8,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from kernbench.commands import IN_FLOAT32, Gemm, Rounding, Tf32, build_roundings
+from kernbench.commands import IN_FLOAT32, Gemm, MaskTile, Rounding, Tf32, build_roundings
 from kernbench.dtypes import float32
 from kernbench.interleaved import InterleavedLaunch
 from kernbench.kernel_ir import NO_CUDA, footprints, out_of_bounds
@@ -83,7 +83,8 @@ class KernelEngine:
         for command in trace.commands():
             if not isinstance(command, Gemm):
                 continue
-            self.asks_for_less |= command.precision != "ieee" and command.a.dtype == float32
+            of_float32 = not isinstance(command.a, MaskTile) and command.a.dtype == float32
+            self.asks_for_less |= of_float32 and command.precision != "ieee"
             if command.rounding is not Rounding.NONE:
                 self.rounded.setdefault(trace.name, command.line)
 
