@@ -88,6 +88,37 @@ def test_rows_say_why_a_run_is_not_described(tmp_path: Path) -> None:
     assert why == "no nodes of mi300x are described"
 
 
+@pytest.mark.adr("0222-D5")
+@pytest.mark.parametrize(
+    ("model", "device", "devices", "batch", "found"),
+    [
+        ("Llama-2 70B LoRA", "Blackwell GPU (GB200)", 32, 8, (1, 1, 4, 1)),
+        ("Llama-2 70B LoRA", "H200-SXM5-141GB", 8, 8, (1, 1, 2, 1)),
+        ("Llama-2 70B LoRA", "H200-SXM5-141GB", 32, 8, None),
+        ("Llama-2 70B LoRA", "H100-SXM5-80GB", 16, 8, (4, 1, 1, 1)),
+        ("Llama-3.1 8B", "Blackwell GPU (B200-SXM-180GB)", 8, 16, (1, 1, 1, 2)),
+        ("Llama-3.1 8B", "Blackwell GPU (B200-SXM-180GB)", 64, 32, (1, 1, 2, 1)),
+        ("Llama-3.1 8B", "H200-SXM5-141GB", 64, 32, None),
+    ],
+)
+def test_submissions_that_say_no_split_have_that_of_others(
+    tmp_path: Path, model: str, device: str, devices: int, batch: int, found: tuple[int, ...] | None
+) -> None:
+    reader = reader_of("mlperf-training-v5.1")
+    assert reader is not None
+    asked = {**GPT3, "source": "mlperf-training-v5.1", "model": model, "device": device,
+             "n_devices": devices, "nodes": 1, "global_batch": batch, "seq_len": 8192, "tp": "",
+             "pp": "", "program_config": "1xBM.GPU.8"}  # fmt: skip
+    if found is None:
+        with pytest.raises(NotDescribedError, match="does not say how the model was split"):
+            reader(row(tmp_path, **asked))
+        return
+    job = reader(row(tmp_path, **asked))
+    assert (job.tp, job.pp, job.cp, job.microbatch) == found
+    said = reader(row(tmp_path, **{**asked, "tp": 2, "pp": 1}))
+    assert (said.tp, said.cp) == (2, 1)
+
+
 @pytest.mark.adr("0206-D1")
 def test_adapters_are_fused_from_the_round_on_whose_containers_do_it(tmp_path: Path) -> None:
     lora = {**GPT3, "model": "Llama-2 70B LoRA", "seq_len": 8192, "device": "Blackwell GPU (GB200)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 from kernbench.accuracy.validation.predictors.clusters.jobs import (
@@ -40,7 +41,7 @@ def mlperf(row: Row) -> ClusterJob:
     """Read a row of MLPerf training.
 
     Raises:
-        NotDescribedError: The source does not say how the model was split.
+        NotDescribedError: Neither the source nor another submission says how the model was split.
     """
     model = model_of(row.fields["model"])
     devices = row.integer("n_devices")
@@ -52,9 +53,12 @@ def mlperf(row: Row) -> ClusterJob:
             microbatch=-(-row.integer("global_batch") // devices), precision="fp8",
             causal=False, padding=_UNPADDED,
         )  # fmt: skip
-    tp, pp, cp = _split(row, config)
+    said = _split(row, config)
+    tp, pp, cp = said or _usual_split(row)
     micro = _micro(f"{config} {row.fields['parallelism']}")
     lora = "LoRA" in row.fields["model"]
+    if said is None and row.integer("global_batch") > devices // (tp * pp * cp) and not lora:
+        micro = row.integer("global_batch") * tp * pp * cp // devices
     return ClusterJob(
         model=model,
         software=ADAPTERS if lora and not _has_fused_adapters(row, tp) else MEGATRON,
@@ -85,14 +89,38 @@ def _micro(text: str) -> int:
     return 1 if found is None else int(next(each for each in found.groups() if each))
 
 
-def _split(row: Row, config: str) -> tuple[int, int, int]:
-    named = row.fields["tp"], row.fields["pp"], row.fields["cp"]
-    if named[0]:
+def _split(row: Row, config: str) -> tuple[int, int, int] | None:
+    """Return what the source says of the split; None where it says nothing."""
+    if row.fields["tp"]:
         return row.integer("tp"), row.optional("pp") or 1, row.optional("cp") or 1
     found = _SPLIT.search(config)
     if found is not None:
         tp, pp, cp = map(int, found.groups())
         return tp, pp, cp
+    return None
+
+
+_USUAL: Mapping[tuple[str, str], Mapping[float, tuple[int, int, int]]] = {
+    ("LoRA", "Blackwell"): {each: (1, 1, each) for each in (1, 2, 4, 8)},
+    ("LoRA", "H200"): {1: (1, 1, 2), 8: (4, 1, 2)},
+    ("LoRA", "H100"): {0.5: (4, 1, 1), 1: (4, 1, 1), 2: (4, 1, 1), 4: (4, 1, 1), 8: (4, 1, 2)},
+    ("8B", "Blackwell"): {0.5: (1, 1, 1), 2: (1, 1, 2), 8: (2, 1, 4)},
+}
+"""By model, device, and devices for each sequence of a step: the split (TP, PP, CP) of submissions
+that say it, which take NVIDIA's of the same round. On 16 and 32 H100s, which none says, ranks of a
+node share layers as on fewer and on more."""
+
+
+def _usual_split(row: Row) -> tuple[int, int, int]:
+    """Return the split of other submissions of a round.
+
+    Raises:
+        NotDescribedError: They differ, or there is none.
+    """
+    each = row.integer("n_devices") / row.integer("global_batch")
+    for (model, device), splits in _USUAL.items():
+        if model in row.fields["model"] and row.device.startswith(device) and each in splits:
+            return splits[each]
     raise NotDescribedError("the source does not say how the model was split")
 
 
