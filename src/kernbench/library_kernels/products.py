@@ -43,6 +43,9 @@ class Product:
     batch: int = 1
     dtype: str = "bfloat16"
     """Of the multiplication: a key of ``sip.pe.gemm.flops_per_clock``."""
+    emulates: str = ""
+    """The dtype of A and B where no unit multiplies it, so that the library has kernels for it that
+    make each element one of ``dtype``; empty where a unit does."""
     itemsize: float = 2
     """Bytes of an element of A and B, with its share of a block's scale."""
     out_bytes: int = 2
@@ -147,7 +150,8 @@ def product_candidates(
     product: Product, sip: SipSpec, prefix: str = "blas"
 ) -> tuple[tuple[LibraryKernel, ...], ...]:
     """Return the launches of a product for each tile and number of parts of K."""
-    return tuple(_candidates(product, sip, f"{prefix}_{family_of(product.dtype)}"))
+    name = product.emulates or family_of(product.dtype)
+    return tuple(_candidates(product, sip, f"{prefix}_{name}"))
 
 
 def grouped_kernels(

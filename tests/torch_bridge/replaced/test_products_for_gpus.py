@@ -176,7 +176,9 @@ def test_a_product_without_a_rate_is_an_error_of_its_line_and_what_follows_runs(
         "b = a.half()\n"
         "b @ b\n"
     )
-    log = simulated(program, machine="v100", data=data).op_log
+    # Without cuBLAS, which has kernels for it.
+    machine = changed_machine(load_machine("v100", 1), {"kernel_library": None})
+    log = simulated(program, machine=machine, data=data).op_log
     names = {each.template.name for each in log.instances}
     assert {"aten._to_copy", "aten.mm"} <= names
 
@@ -414,3 +416,45 @@ def test_groups_in_turn_are_refused_as_pytorch_refuses_them(
             f"torch.nn.functional.grouped_mm({operands}, offs=offs)",
             machine="a100-sxm-80g",
         )
+
+
+# TFLOP/s of torch.mm, square matrices of bfloat16 and of float32.
+# Source: github.com/zzc0721/torch-performance-test-data, issue 140, and database.md for T4.
+MEASURED = {
+    "v100": {2048: (8.99, 12.71), 4096: (10.53, 13.85), 8192: (10.65, 14.38)},
+    "t4": {8192: (2.37, 4.3)},
+}
+
+
+@pytest.mark.parametrize("machine", MEASURED)
+def test_bfloat16_is_emulated_where_no_unit_multiplies_it(machine: str, tmp_path: Path) -> None:
+    for size, measured in MEASURED[machine].items():
+        context = run(
+            tmp_path,
+            f"for dtype in (torch.bfloat16, torch.float32):\n"
+            f"    a = torch.empty({size}, {size}, dtype=dtype, device='cuda')\n"
+            "    a @ a\n",
+            data=False,
+            machine=machine,
+        )
+        made = [each.template for each in context.op_log.instances if each.template.name == MM]
+        found = [each.flops / each.duration_ps for each in made]
+        assert found == pytest.approx(measured, rel=0.12)
+        said = [line for remarks in context.run.remarks for line in remarks()]
+        assert sum("multiplies no bfloat16: aten.mm" in line for line in said) == 1
+
+
+def test_bfloat16_is_emulated_in_all_products(tmp_path: Path) -> None:
+    context = run(
+        tmp_path,
+        "of = {'device': 'cuda', 'dtype': torch.bfloat16}\n"
+        "layer, x = torch.nn.Linear(64, 32, **of), torch.ones(16, 64, **of)\n"
+        "layer(x).sum().backward()\n"
+        "torch.bmm(x[None], layer.weight.t()[None])\n"
+        "with torch.autocast('cuda', torch.bfloat16):\n"
+        "    torch.nn.Linear(64, 32, device='cuda')(x.float()).sum().backward()\n"
+        "torch.nn.functional.scaled_dot_product_attention(*[x[None, None]] * 3)\n",
+        machine="v100",
+    )
+    names = {each.template.name for each in context.op_log.instances}
+    assert {"aten.addmm", "aten.bmm", MM} <= names

@@ -37,6 +37,8 @@ class GemmCosts:
         self._machine = machine
         self._precision = precision
         self._known: dict[Any, OperationTiming] = {}
+        self.emulated: set[str] = set()
+        """Operations whose operands no unit of the device multiplies."""
 
     def timing(
         self,
@@ -131,6 +133,10 @@ class GemmCosts:
         sip, library = self._machine.sip_at(sip_id), load_library(architecture)
         rates = sip.pe.gemm.flops_per_clock
         multiplied = precision if dtype == float32 and precision in rates else dtype.name
+        emulated = ""
+        if multiplied not in rates and f"blas_{multiplied}" in library.names():
+            emulated, multiplied = multiplied, float32.name
+            self.emulated.add(name)
         if multiplied not in rates or f"blas_{family_of(multiplied)}" not in library.names():
             return None
         is_wide = dtype.itemsize != 2 or dtype.name in self._precision.wide_sums
@@ -141,6 +147,7 @@ class GemmCosts:
                 n=n,
                 k=k,
                 dtype=multiplied,
+                emulates=emulated,
                 itemsize=dtype.itemsize,
                 out_bytes=out_dtype.itemsize,
                 part_bytes=float32.itemsize if is_wide else out_dtype.itemsize,

@@ -68,9 +68,9 @@ class OperationCosts:
     def __init__(self, machine: Machine, precision: Float32) -> None:
         self._machine = machine
         self._precision = precision
-        self._gemm = GemmCosts(machine, precision)
+        self.gemm = GemmCosts(machine, precision)
         self._convolutions = ConvolutionCosts(machine)
-        self._recurrent = RecurrentCosts(machine, self._gemm)
+        self._recurrent = RecurrentCosts(machine, self.gemm)
         self.attention = AttentionCosts(machine)
         self.flash_attention = FlashAttentionCosts(machine, self.attention)
         self._scattered = ScatteredCosts(machine)
@@ -127,7 +127,7 @@ class OperationCosts:
                 multiplied, stored = multiplied.to_real(), stored.to_real()
             dtype, out_dtype = kernel_dtype(multiplied), kernel_dtype(stored)
             if multiplied is float4_e2m1fn_x2 and out_dtype is not None:
-                of_fp4 = self._gemm.of_fp4(name, sizes, out_dtype, sip_id)
+                of_fp4 = self.gemm.of_fp4(name, sizes, out_dtype, sip_id)
                 if of_fp4 is not None:
                     return of_fp4
             if dtype == int8 and int8.name not in self._rates(sip_id):
@@ -142,7 +142,7 @@ class OperationCosts:
                     if convolved is not None:
                         return convolved
                 layout = layout_of(func, args, result)
-                made = self._gemm.timing(name, sizes, dtype, out_dtype, sip_id, precision, layout)
+                made = self.gemm.timing(name, sizes, dtype, out_dtype, sip_id, precision, layout)
                 if func not in CONVOLUTIONS or (dtype == float32 and precision == "ieee"):
                     return made
                 return self._rearranged(made, args, result, sip_id)

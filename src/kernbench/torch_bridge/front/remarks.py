@@ -94,6 +94,12 @@ def _of_costs(session: Session) -> list[str]:
             "timed as lower bounds, as how often they iterate depends on numbers: "
             f"{', '.join(bounded)}"
         )
+    emulated = sorted(set().union(*(each.costs.gemm.emulated for each in pricings)))
+    if emulated:
+        lines.append(
+            "products of bfloat16 take the time of a library that makes each element float32, "
+            f"slower than float32 itself, as the GPU multiplies no bfloat16: {', '.join(emulated)}"
+        )
     even = sorted(set().union(*(each.costs.even_groups for each in pricings)))
     if even:
         lines.append(
