@@ -148,6 +148,17 @@ def test_what_spawns_ranks_finds_its_own_state_afterwards() -> None:
     simulated(PROGRAM, "of_who_spawns")
 
 
+def test_a_method_that_ranks_run_is_one_of_a_copy() -> None:
+    simulated(PROGRAM, "method_that_ranks_run", machine="ahbm:2")
+
+
+def test_python_programs_outside_of_the_simulation_are_named(tmp_path: Path) -> None:
+    context = simulated(PROGRAM, "programs_outside", tmp_path)
+    said = [line for each in context.run.remarks for line in each()]
+    (found,) = [line for line in said if "outside of the simulation" in line]
+    assert ": child.py, this; ranks are started by --nproc-per-node" in found
+
+
 @pytest.mark.adr("0060-D2")
 @pytest.mark.parametrize("nprocs", [1, 2])
 def test_threads_end_with_their_process_as_those_of_a_real_one_do(

@@ -264,6 +264,48 @@ def test_without_join_the_ranks_run_when_they_are_joined() -> None:
     assert seen == [0, 1]
 
 
+def test_the_ranks_of_a_spawn_are_its_processes() -> None:
+    def worker(rank: int) -> None:
+        if rank == 1:
+            sys.exit(0)
+
+    with RuntimeContext(ranks=2) as torch:
+        context = torch.multiprocessing.spawn(worker, nprocs=2, join=False)
+        assert context is not None
+        processes = context.processes
+        assert [each.name for each in processes] == ["SpawnProcess-1", "SpawnProcess-2"]
+        assert [each.is_alive() for each in processes] == [True, True]
+        assert [each.exitcode for each in processes] == context.pids() == [None, None]
+        context.join()
+        assert [each.is_alive() for each in processes] == [False, False]
+        assert [each.exitcode for each in processes] == [0, 0]
+        # There is nothing left to end.
+        processes[0].terminate()
+
+
+@pytest.mark.parametrize("how", ["terminate", "kill"])
+def test_a_process_of_a_spawn_that_is_ended_fails_it(how: str) -> None:
+    cleaned: list[int] = []
+
+    def worker(rank: int, torch: RuntimeContext) -> None:
+        try:
+            torch.run.simulation.sleep(100)
+        finally:
+            cleaned.append(rank)
+
+    with RuntimeContext(ranks=2) as torch:
+        context = torch.multiprocessing.spawn(worker, args=(torch,), nprocs=2, join=False)
+        assert context is not None
+        torch.run.simulation.sleep(1)
+        getattr(context.processes[1], how)()
+        with pytest.raises(SpawnException, match=r"rank 1 \(RankDiedError\) failed") as caught:
+            context.join()
+    assert f"ended by the program, which called {how}()" in str(caught.value.errors[1])
+    # As the signal of the one, and of who ends the other.
+    assert [each.exitcode for each in context.processes] == [-15, -15]
+    assert sorted(cleaned) == [0, 1]
+
+
 def test_ranks_that_were_never_joined_run_before_the_run_ends() -> None:
     seen: list[int] = []
     with RuntimeContext(ranks=2) as torch:

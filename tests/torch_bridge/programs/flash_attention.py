@@ -20,7 +20,12 @@ from flash_attn import (
     flash_attn_with_kvcache,
 )
 from flash_attn.bert_padding import pad_input, unpad_input
-from flash_attn.flash_attn_interface import _flash_attn_backward, _flash_attn_forward
+from flash_attn.flash_attn_interface import (
+    _flash_attn_backward,
+    _flash_attn_forward,
+    _wrapped_flash_attn_backward,
+    _wrapped_flash_attn_forward,
+)
 from flash_attn.layers.rotary import (
     RotaryEmbedding,
     apply_rotary_emb,
@@ -294,6 +299,8 @@ def check_as_context_parallel_calls_it():
     """The functions below autograd, with the gradients' memory given."""
     q, k, v = (drawn(1, 16, 2, 64).requires_grad_() for _ in range(3))
     options = (0.0, 0.125, True, -1, -1, 0.0, None)
+    forward, backward = _wrapped_flash_attn_forward, _wrapped_flash_attn_backward
+    assert (forward, backward) == (_flash_attn_forward, _flash_attn_backward)
     out, lse, _, state = _flash_attn_forward(q.detach(), k.detach(), v.detach(), *options, False)
     made = [torch.empty_like(each) for each in (q, k, v)]
     gradient = drawn(*out.shape)

@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -90,6 +91,38 @@ def of_who_spawns():
     assert random.getstate() == state
     assert sys.modules["__main__"] is main
     assert main.change is change
+
+
+class Counter:
+    """One of whose methods ranks run: each has a copy of it, as of what it is given."""
+
+    def __init__(self):
+        self.count = 5
+
+    def add(self, rank, me, counts):
+        assert me is self
+        self.count += rank + 1
+        counts.put(self.count)
+
+
+def method_that_ranks_run():
+    counter, counts = Counter(), mp.get_context("spawn").SimpleQueue()
+    context = mp.start_processes(counter.add, args=(counter, counts), nprocs=2, join=False)
+    assert [each.is_alive() for each in context.processes] == [True, True]
+    context.join()
+    assert [each.exitcode for each in context.processes] == [0, 0]
+    assert sorted([counts.get(), counts.get()]) == [6, 7]
+    assert counter.count == 5
+
+
+def programs_outside(folder):
+    script = Path(folder, "child.py")
+    script.write_text("")
+    subprocess.run([sys.executable, str(script)], check=True)
+    subprocess.run([sys.executable, "-m", "this"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "--version"], stdout=subprocess.DEVNULL)
+    subprocess.run(["true"], check=True)
 
 
 def threads_that_end(folder):

@@ -86,6 +86,18 @@ def test_what_transformers_requires_is_shared_with_it(tmp_path: Path, site: Path
         assert (tmp_path / f"{rank}").read_text() == str(met)
 
 
+@pytest.mark.adr("0113-D2")
+def test_adapters_that_transformers_looks_for_are_shared_with_it(
+    tmp_path: Path, site: Path
+) -> None:
+    install(site, "peft", "ranks = []")
+    try:
+        simulated(PROGRAM, "sharing", tmp_path, "peft", nprocs=2)
+    finally:
+        sys.modules.pop("peft", None)
+    assert [(tmp_path / f"{rank}").read_text() for rank in range(2)] == ["[[0, 1]]"] * 2
+
+
 @pytest.mark.adr("0113-D3")
 def test_what_a_shared_package_imports_is_no_ranks(site: Path) -> None:
     install(site, "kb_pure_package", "import os\nrank = os.environ.get('RANK')\nkept = []")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import partial
@@ -52,6 +53,42 @@ class SpawnException(ExceptionGroup[Exception]):
 
     def derive(self, excs: Any) -> Any:
         return ExceptionGroup(self.message, excs)
+
+
+class SpawnedProcess:
+    """A rank of a ``spawn`` as ``ProcessContext.processes`` has it."""
+
+    pid = None
+    """A rank has no process of the operating system's that a signal could be sent to."""
+
+    def __init__(self, rank: Rank, end: Callable[[Rank, str], None]) -> None:
+        self.name = f"SpawnProcess-{rank.rank_id + 1}"
+        self._rank = rank
+        self._end = end
+
+    @property
+    def exitcode(self) -> int | None:
+        """As of a process: None while it runs, 1 if it raised, -15 if it was ended."""
+        error = self._rank.error
+        if self._rank.alive:
+            return None
+        if self._rank.aborted:
+            return -signal.SIGTERM
+        if isinstance(error, SystemExit):
+            return error.code if isinstance(error.code, int) else int(error.code is not None)
+        return int(error is not None)
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._rank.alive
+
+    def terminate(self) -> None:
+        """End it where it waits: the spawn fails, as when a process is killed."""
+        self._end(self._rank, "terminate()")
+
+    def kill(self) -> None:
+        """The same."""
+        self._end(self._rank, "kill()")
 
 
 class SpawnContext:
@@ -119,6 +156,22 @@ class SpawnContext:
             self._died[rank.rank_id] = RankDiedError(
                 f"rank {rank.rank_id} died at {float(at_s):g} s, as scenario.deaths says; "
                 "--max-restarts N starts all ranks again"
+            )
+            rank.abort()
+
+    @property
+    def processes(self) -> list[SpawnedProcess]:
+        """The ranks, in order."""
+        return [SpawnedProcess(rank, self._terminate) for rank in self._ranks]
+
+    def pids(self) -> list[int | None]:
+        """Return None for each rank; see :attr:`SpawnedProcess.pid`."""
+        return [each.pid for each in self.processes]
+
+    def _terminate(self, rank: Rank, how: str) -> None:
+        if rank.alive:
+            self._died[rank.rank_id] = RankDiedError(
+                f"rank {rank.rank_id} was ended by the program, which called {how} of its process"
             )
             rank.abort()
 

@@ -47,6 +47,13 @@ def remarks_of(session: Session) -> list[str]:
             "stand-ins of kernbench's ran for packages that are not installed, computed by "
             f"definition and timed as their kernels: {', '.join(sorted(session.stand_ins))}"
         )
+    if session.outside:
+        lines.append(
+            "Python programs that ranks started as processes of the operating system ran outside "
+            f"of the simulation, without its devices and in no simulated time: "
+            f"{', '.join(session.outside)}; ranks are started by --nproc-per-node or "
+            "torch.multiprocessing, and workers by multiprocessing"
+        )
     devices, machine = session.num_devices, session.run.machine
     if devices < machine.sips_per_host:
         lines.append(

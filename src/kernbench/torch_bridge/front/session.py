@@ -57,6 +57,8 @@ class Session:
         """Lets another compiler than PyTorch's trace, in no simulated time."""
         self.lacks_shared_memory = False
         """Whether the compiler would have fused collectives in symmetric memory."""
+        self.outside: dict[str, None] = {}
+        """Python programs that ranks have started outside of the simulation."""
         self.stand_ins: set[str] = set()
         """Packages in whose place kernbench's stand-ins were imported."""
         self.has_even_choices = False

@@ -53,12 +53,17 @@ def _in_new_main(
     fn: Callable[..., Any], args: tuple[Any, ...], programs: Programs
 ) -> Callable[[int], None]:
     """Return the work of a rank: run the program's file as ``__mp_main__``, then its own ``fn``."""
-    # As between real processes, tensors, queues and locks are shared; all else is copied.
-    own = tuple(args)
+    # As between real processes, tensors, queues and locks are shared; all else is copied, an object
+    # whose method it is together with the arguments, which may refer to it.
+    method = fn if isinstance(fn, MethodType) and not isinstance(fn.__self__, type) else None
+    own = None if method is None else method.__self__, tuple(args)
 
     def work(rank: int) -> None:
-        arguments = own_copy(own)
-        function = own_code(fn, programs)
+        owner, arguments = own_copy(own)
+        if method is None:
+            function = own_code(fn, programs)
+        else:
+            function = MethodType(method.__func__, owner)
         refuse_lazy_result(function(rank, *arguments), f"the function of rank {rank}")
 
     return work

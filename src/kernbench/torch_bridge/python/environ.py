@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from kernbench.torch_bridge.base.patches import Patches
@@ -104,6 +106,35 @@ def _execute_child(
     cwd: Any, env: Any, *rest: Any,
 ) -> None:  # fmt: skip
     """``subprocess.Popen``: without variables of its own, it inherits those of the caller."""
-    if env is None and HERE.process is not None:
-        env = dict(os.environ)
+    process = HERE.process
+    if process is not None:
+        env = dict(os.environ) if env is None else env
+        if (program := _python_program(args)) is not None and not HERE.is_foreign:
+            process.session.outside[program] = None
     _execute_really(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest)
+
+
+def _python_program(args: Any) -> str | None:
+    """Return the file or module that a command has Python run; None if it is a library's, or not.
+
+    >>> _python_program(["/usr/bin/python3", "-u", "work/train.py", "--lr=1"])
+    'train.py'
+    >>> _python_program(["python", "-m", "torch.distributed.run", "train.py"])
+    'torch.distributed.run'
+    """
+    words = [os.fsdecode(each) for each in args] if isinstance(args, (list, tuple)) else []
+    if len(words) < _WITH_A_PROGRAM or not _PYTHON.match(Path(words[0]).name):
+        return None
+    for number, word in enumerate(words[1:-1], 1):
+        if word == "-m" and words[number + 1] not in _TOOLS:
+            return words[number + 1]
+        if not word.startswith("-"):
+            break
+    found = next((each for each in words[1:] if not each.startswith("-")), "")
+    is_own = found.endswith(".py") and "site-packages" not in found
+    return Path(found).name if is_own else None
+
+
+_WITH_A_PROGRAM = 2
+_PYTHON = re.compile(r"python[\d.]*$")
+_TOOLS = frozenset({"ensurepip", "pip", "venv"})

@@ -18,12 +18,15 @@ from pathlib import Path
 
 from kernbench.errors import UnknownNameError, UsageError, nearest
 
-SHARED_ROOTS = ("accelerate", "datasets", "helion", "kernbench", "torch", "transformers", "triton")
+SHARED_ROOTS = (
+    *("accelerate", "datasets", "helion", "kernbench", "peft", "torch", "transformers", "triton"),
+)
 """Distributions that all ranks share, with all their requirements.
 
 PyTorch can be imported only once, Helion holds on to its compiler, transformers is too large to be
 imported by each rank, and objects that they exchange with a program must have one class on both
-sides. ``library_state`` exchanges the state that they keep per process.
+sides; so must those of PEFT, which transformers looks for. ``library_state`` exchanges the state
+that they keep per process.
 """
 PRIVATE_PACKAGES = ("deepspeed", "fairscale", "megatron")
 """Packages that each rank imports for itself although they may have extension modules, as these do

@@ -136,6 +136,13 @@ def _flash_attn_varlen_backward(
     return found
 
 
+# What FlashAttention calls them where PyTorch has operators of them, as here.
+_wrapped_flash_attn_forward = _flash_attn_forward
+_wrapped_flash_attn_varlen_forward = _flash_attn_varlen_forward
+_wrapped_flash_attn_backward = _flash_attn_backward
+_wrapped_flash_attn_varlen_backward = _flash_attn_varlen_backward
+
+
 class _FlashAttention(torch.autograd.Function):
     """Attention of ``q, k, v``, of ``q, kv`` or of ``qkv``, whose gradients are as packed."""
 
