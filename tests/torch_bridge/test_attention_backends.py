@@ -229,3 +229,82 @@ def test_causal_biases_work_where_python_is_counted(tmp_path: Path, data: bool) 
         "assert attend(q, k, k, attn_mask=causal_lower_right(8, 32)).shape == q.shape\n"
     )
     simulated(program, machine="a100-sxm-80g", data=data)
+
+
+FROM_LAST = """
+import torch
+from torch.nn import functional as F
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+
+torch.manual_seed(0)
+dtype, queries, keys, heads, data = torch.DTYPE, QUERIES, KEYS, HEADS, DATA
+host = [
+    torch.randn(2, 8, queries, 64).to(dtype),
+    *(torch.randn(2, heads, keys, 64).to(dtype) for _ in range(2)),
+]
+there = [each.cuda().requires_grad_() for each in host]
+attend = F.scaled_dot_product_attention
+if COMPILED:
+    attend = torch.compile(lambda *given, **named: F.scaled_dot_product_attention(*given, **named))
+grouped = {"enable_gqa": True} if heads < 8 else {}
+made = attend(*there, causal_lower_right(queries, keys), **grouped)
+made.sum().backward()
+if data:
+    seen = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+    plain = [each.float().requires_grad_() for each in host]
+    expected = F.scaled_dot_product_attention(*plain, attn_mask=seen, **grouped)
+    expected.sum().backward()
+    near = {"rtol": 2e-2, "atol": 2e-2} if dtype != torch.float32 else {}
+    torch.testing.assert_close(made.detach().cpu().float(), expected.detach(), **near)
+    for mine, its in zip(there, plain):
+        torch.testing.assert_close(mine.grad.cpu().float(), its.grad, **near)
+"""
+
+
+def from_last(folder: Path, machine: str, *, data: bool = False, **asked: Any) -> dict[str, int]:
+    """Return the FLOPs of each operation of attention, by name."""
+    given = {"DTYPE": "bfloat16", "QUERIES": 128, "KEYS": 1024, "HEADS": 8, "COMPILED": False}
+    source = FROM_LAST
+    for name, value in ({"DATA": data} | given | asked).items():
+        source = source.replace(name, str(value))
+    program = folder / "from_last.py"
+    program.write_text(source)
+    log = simulated(program, machine=machine, data=data).op_log
+    templates = [each.template for each in log.instances]
+    return {each.name: each.flops for each in templates if "attention" in each.name}
+
+
+@pytest.mark.adr("0220-D1")
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("machine", ["a100-sxm-80g", "h100-sxm"])
+def test_a_causal_bias_of_the_last_key_is_flash_attentions_own(
+    machine: str, compiled: bool, tmp_path: Path
+) -> None:
+    found = from_last(tmp_path, machine, COMPILED=compiled)
+    assert found.keys() == {FLASH, f"{FLASH}_backward"}
+    # The queries are the last 128 of 1024: nearly all keys are seen.
+    of_all = 4 * 2 * 8 * 128 * 1024 * 64
+    assert 0.9 * of_all < found[FLASH] <= of_all
+
+
+@pytest.mark.parametrize(
+    ("machine", "asked", "kind"),
+    [
+        ("a100-sxm-80g", {"DTYPE": "float32"}, "efficient"),
+        ("a100-sxm-80g", {"HEADS": 2}, "flash"),
+        ("v100", {"DTYPE": "float16"}, "flash"),
+        ("ahbm", {}, "flash"),
+        ("ahbm", {"QUERIES": 96, "KEYS": 160, "HEADS": 2}, "flash"),
+    ],
+)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_causal_bias_of_the_last_key_masks_what_its_matrix_masks(
+    machine: str, asked: dict[str, Any], kind: str, compiled: bool, tmp_path: Path
+) -> None:
+    found = from_last(tmp_path, machine, data=True, COMPILED=compiled, **asked)
+    assert f"aten._scaled_dot_product_{kind}_attention" in found
+
+
+def test_a_causal_bias_is_written_out_where_no_kernel_takes_it(tmp_path: Path) -> None:
+    # Products are of 64-bit floats, which neither kernel takes.
+    assert not from_last(tmp_path, "a100-sxm-80g", data=True, DTYPE="float64")

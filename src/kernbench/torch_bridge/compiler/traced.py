@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from kernbench.torch_bridge.costs.attention import (
     CUDNN,
@@ -18,7 +19,12 @@ from kernbench.torch_bridge.costs.attention import (
 )
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 from kernbench.torch_bridge.processes.process import current
-from kernbench.torch_bridge.replaced.attention.operations import by_products, flash_takes, fused
+from kernbench.torch_bridge.replaced.attention.operations import (
+    attend_from_last,
+    by_products,
+    flash_takes,
+    fused,
+)
 
 
 def attention(
@@ -35,6 +41,13 @@ def attention(
     if torch.is_autocast_enabled(DEVICE_TYPE):
         dtype = torch.get_autocast_dtype(DEVICE_TYPE)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    if isinstance(attn_mask, CausalBias):
+        if is_causal:
+            raise ValueError("CausalBias should not be used with causal=True")
+        queries, keys = attn_mask.seq_len_q, attn_mask.seq_len_kv
+        if attn_mask.variant == CausalVariant.LOWER_RIGHT and queries != keys:
+            return _from_last(query, key, value, queries, keys, dropout_p, scale, enable_gqa)
+        attn_mask, is_causal = None, True
     kinds = _allowed()
     is_right = _are_heads(query, key, value, enable_gqa) and not (
         attn_mask is not None and is_causal
@@ -46,6 +59,31 @@ def attention(
         raise RuntimeError("No available kernel. Aborting execution.")
     given = (query, key, value, attn_mask, dropout_p, is_causal)
     return by_products(*given, scale, enable_gqa)
+
+
+def _from_last(
+    query: Any,
+    key: Any,
+    value: Any,
+    queries: int,
+    keys: int,
+    dropout_p: float,
+    scale: Any,
+    enable_gqa: bool,
+) -> Any:
+    """Return attention with a causal mask that is aligned with the last key.
+
+    It is flash attention's own, and that of memory-efficient attention where it is asked for it.
+    """
+    kinds = _allowed().replace(CUDNN, "")
+    if (
+        _are_heads(query, key, value, enable_gqa)
+        and query.size(-1) == value.size(-1)
+        and _any_takes(query, key, value, None, False, kinds)
+    ):
+        return attend_from_last(query, key, value, dropout_p, scale)
+    seen = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
+    return attention(query, key, value, seen, dropout_p, False, scale, enable_gqa)
 
 
 def _are_heads(query: Any, key: Any, value: Any, enable_gqa: bool) -> bool:

@@ -15,6 +15,7 @@ from kernbench.torch_bridge.costs.attention.choice import (
     allows,
     chosen_kind,
     head_step,
+    refusal,
 )
 from kernbench.torch_bridge.costs.attention.flash import (
     FlashAttentionCosts,
@@ -40,4 +41,5 @@ __all__ = [
     "chosen_kind",
     "head_step",
     "lengths_between",
+    "refusal",
 ]

@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from kernbench.dtypes import float32
 from kernbench.hardware import load_library
 from kernbench.library_kernels import (
@@ -22,7 +24,7 @@ from kernbench.library_kernels import (
 from kernbench.ops import attention, attention_backward, attention_with_lse, record_launches
 from kernbench.torch_bridge.base.dtypes import kernel_dtype
 from kernbench.torch_bridge.costs.attention.backends import AttentionBackends
-from kernbench.torch_bridge.costs.attention.choice import FLASH
+from kernbench.torch_bridge.costs.attention.choice import EFFICIENT, FLASH
 from kernbench.torch_bridge.costs.library import timing_of_library
 from kernbench.torch_bridge.costs.sequences import timing_of_kernels
 
@@ -34,6 +36,14 @@ if TYPE_CHECKING:
 _PREFIX = "aten._scaled_dot_product_"
 _MASKS = ("attn_bias", "attn_mask")
 Shape = tuple[int, ...]
+_aten: Any = torch.ops.aten
+_FROM_LAST = frozenset(
+    {
+        _aten._scaled_dot_product_flash_attention.default,
+        _aten._scaled_dot_product_flash_attention_backward.default,
+    }
+)
+"""Operations whose causal mask is aligned with the last key, as that of the kernels is."""
 
 
 class AttentionCosts:
@@ -63,7 +73,9 @@ class AttentionCosts:
         causal = bool(given.get("is_causal"))
         masked = any(given.get(each) is not None for each in _MASKS)
         shapes = (tuple(query.shape), tuple(key.shape), tuple(value.shape))
-        found = self._of_library(name, shapes, query.dtype, causal, masked, sip_id)
+        # Where flash attention is called itself: PyTorch never asks it for the other corner.
+        from_last = causal and func in _FROM_LAST and query.shape[2] != key.shape[2]
+        found = self._of_library(name, shapes, query.dtype, causal, masked, from_last, sip_id)
         # kernbench's own kernels take values of the size of keys.
         if found is not None or key.shape != value.shape:
             return found
@@ -75,6 +87,7 @@ class AttentionCosts:
             causal=causal,
             masked=masked,
             backward="backward" in name,
+            from_last=from_last,
         )
 
     def allowed(self) -> tuple[str, ...]:
@@ -92,15 +105,19 @@ class AttentionCosts:
         dtype: Any,
         causal: bool,
         masked: bool,
+        from_last: bool,
         sip_id: int,
     ) -> OperationTiming | None:
-        """Return the schedules of PyTorch's own kernels, None where the library lacks them."""
+        """Return the schedules of PyTorch's own kernels, None where the library lacks them.
+
+        ``from_last`` says that a causal mask is aligned with the last key.
+        """
         kernels_dtype = kernel_dtype(dtype)
         architecture = self._machine.spec.kernel_library
         if architecture is None or kernels_dtype is None:
             return None
         sip = self._machine.sip_at(sip_id)
-        call = (shapes, kernels_dtype, causal, masked)
+        call = (shapes, kernels_dtype, causal, masked, from_last)
         if "backward" in name:
             allowed = self._forward.get(call) or self._backends.allowed()
         else:
@@ -108,10 +125,13 @@ class AttentionCosts:
         identity = (name, call, allowed, id(sip))
         found = self._known.get(identity)
         if found is None:
-            problem = _problem(shapes, kernels_dtype, causal)
+            problem = _problem(shapes, kernels_dtype, causal, from_last)
             direction = "backward" if "backward" in name else "forward"
             (_, _, queries, _), (_, _, keys, _), _ = shapes
-            ragged = causal and queries != keys
+            ragged = causal and queries != keys and not from_last
+            if from_last:
+                # A bias asks for these two, in this order, on every device.
+                allowed = tuple(kind for kind in (FLASH, EFFICIENT) if kind in allowed)
             backend = self._backends.chosen(name, problem, masked, ragged, allowed)
             launches = _of_pytorch(architecture, f"{backend}_{direction}", problem, sip.num_pes)
             if not launches:
@@ -132,12 +152,14 @@ class AttentionCosts:
         causal: bool = False,
         masked: bool = False,
         backward: bool = False,
+        from_last: bool = False,
     ) -> OperationTiming | None:
         """Return the schedules for (batch, heads, length, head size); values are like keys."""
         kernels_dtype = kernel_dtype(dtype)
         if kernels_dtype is None:
             return None
-        asked = (tuple(query), tuple(key), kernels_dtype, causal, masked, backward)
+        offset = key[2] - query[2] if from_last else 0
+        asked = (tuple(query), tuple(key), kernels_dtype, causal, masked, backward, offset)
         identity = (name, asked, id(self._machine.sip_at(sip_id)))
         found = self._known.get(identity)
         if found is None:
@@ -161,9 +183,14 @@ def _names(func: Any) -> tuple[str, ...]:
     return tuple(argument.name for argument in func._schema.arguments)
 
 
-def _problem(shapes: tuple[Shape, Shape, Shape], dtype: Any, causal: bool) -> AttentionProblem:
+def _problem(
+    shapes: tuple[Shape, Shape, Shape], dtype: Any, causal: bool, from_last: bool
+) -> AttentionProblem:
     (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _), (*_, value_dim) = shapes
-    if causal:
+    if from_last:
+        # Queries before all keys see none.
+        q_len = min(q_len, kv_len)
+    elif causal:
         # PyTorch's causal mask is aligned with the first key: nobody sees those after the queries.
         kv_len = min(kv_len, q_len)
     width = dtype.itemsize
@@ -200,12 +227,19 @@ def _of_pytorch(
 
 
 def _launch(
-    at: Any, query: Shape, key: Shape, dtype: Any, causal: bool, masked: bool, backward: bool
+    at: Any,
+    query: Shape,
+    key: Shape,
+    dtype: Any,
+    causal: bool,
+    masked: bool,
+    backward: bool,
+    offset: int,
 ) -> None:
     q, k, v = at.tensor(query, dtype), at.tensor(key, dtype), at.tensor(key, dtype)
     mask = at.tensor((*query[:3], key[2]), dtype) if masked else None
-    # PyTorch's causal mask is aligned with the first key, the kernels' with the last.
-    options: dict[str, Any] = {"mask": mask, "causal": causal, "query_offset": 0}
+    # PyTorch's causal mask is aligned with the first key, but for flash attention's own.
+    options: dict[str, Any] = {"mask": mask, "causal": causal, "query_offset": offset}
     if not backward:
         (attention_with_lse if query[2] > 1 else attention)(q, k, v, **options)
         return

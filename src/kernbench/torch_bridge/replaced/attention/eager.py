@@ -12,15 +12,18 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's users know
 from torch import Tensor
+from torch.nn.attention import bias
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.costs.attention import (
     CUDNN,
+    EFFICIENT,
     FLASH,
     MATH,
     AttentionCall,
     allows,
     chosen_kind,
+    refusal,
 )
 from kernbench.torch_bridge.device.autocast import cast_as_asked
 from kernbench.torch_bridge.device.tensors import device_of
@@ -30,6 +33,7 @@ from kernbench.torch_bridge.replaced.attention import operations, values
 
 _C: Any = torch._C
 _attention: Any = F.scaled_dot_product_attention
+_can_use: Any = bias.can_use_flash_attention
 _SWITCHES = ("flash", "mem_efficient", "cudnn", "overrideable", "math")
 
 
@@ -43,6 +47,7 @@ def install(patches: Patches) -> None:
         is_allowed = getattr(_C, f"_get_{kind}_sdp_enabled")()
         patches.on_close(getattr(_C, f"_set_sdp_use_{kind}"), is_allowed)
     values.install(patches)
+    patches.set(bias, "can_use_flash_attention", _can_use_flash)
     patches.set(F, "scaled_dot_product_attention", scaled_dot_product_attention)
 
 
@@ -76,6 +81,22 @@ def scaled_dot_product_attention(
     return made
 
 
+def _can_use_flash(params: Any, debug: bool = False) -> bool:
+    """``can_use_flash_attention``, as a causal bias asks that is aligned with the last key.
+
+    Where the device has memory-efficient attention instead, it is the same operation, as of others.
+    """
+    if device_of(params.query).type != DEVICE_TYPE:
+        found: bool = _can_use(params, debug)
+        return found
+    given = (params.query, params.key, params.value)
+    call = _call_of(*given, params.attn_mask, params.dropout, params.is_causal, params.enable_gqa)
+    capability = current().session.run.machine.spec.cuda_architecture
+    return params.query.shape[-1] == params.value.shape[-1] and any(
+        allows(kind) and not refusal(kind, call, capability) for kind in (FLASH, EFFICIENT)
+    )
+
+
 def kind_of(
     query: Tensor,
     key: Tensor,
@@ -90,12 +111,25 @@ def kind_of(
     Raises:
         RuntimeError: The program allows none that takes the call, or nothing could.
     """
+    _check(query, key, value, attn_mask)
+    call = _call_of(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    return chosen_kind(call, current().session.run.machine.spec.cuda_architecture)
+
+
+def _call_of(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    enable_gqa: bool,
+) -> AttentionCall:
     given = (query, key, value)
-    _check(*given, attn_mask)
     dtype = query.dtype
     if torch.is_autocast_enabled(DEVICE_TYPE) and dtype.is_floating_point:
         dtype = torch.get_autocast_dtype(DEVICE_TYPE)
-    call = AttentionCall(
+    return AttentionCall(
         query=tuple(query.shape),
         key=tuple(key.shape),
         value=tuple(value.shape),
@@ -107,7 +141,6 @@ def kind_of(
         dropout=dropout_p,
         rows_are_dense=all(each.dim() and each.stride(-1) == 1 for each in given),
     )
-    return chosen_kind(call, current().session.run.machine.spec.cuda_architecture)
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> None:

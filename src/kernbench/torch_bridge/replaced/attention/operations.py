@@ -52,6 +52,14 @@ def fused(
     return efficient(query, key, value, bias, keeps, dropout_p, is_causal, scale=scale)[0]
 
 
+def attend_from_last(
+    query: Any, key: Any, value: Any, dropout_p: float, scale: float | None
+) -> Any:
+    """Return causal attention whose last query sees all keys, as flash attention's kernels are."""
+    flash = _aten._scaled_dot_product_flash_attention.default
+    return flash(query, key, value, dropout_p, True, scale=scale)[0]
+
+
 def for_each_head(query: Any, each: Any) -> Any:
     """Return keys or values for each head of queries."""
     if query.size(-3) == each.size(-3):

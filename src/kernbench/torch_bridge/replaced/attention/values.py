@@ -49,7 +49,8 @@ def _flash(
 ) -> tuple[Any, ...]:
     """``_scaled_dot_product_flash_attention``."""
     seed = _seed(dropout_p)
-    out, lse = _forward(query, key, value, None, dropout_p, is_causal, scale, seed)
+    bias, is_causal = _from_last(query, key, is_causal)
+    out, lse = _forward(query, key, value, bias, dropout_p, is_causal, scale, seed)
     made = torch.empty_like(query).copy_(out) if _lies_otherwise(out, query) else out
     state = torch.tensor([seed, 0], dtype=torch.int64).to(torch.uint64)
     unused = torch.zeros((), dtype=torch.uint64)
@@ -76,8 +77,9 @@ def _flash_backward(
 ) -> tuple[Tensor, ...]:
     """``_scaled_dot_product_flash_attention_backward``."""
     seed = int(philox_seed.to(torch.int64).flatten()[0]) if dropout_p else 0
+    bias, is_causal = _from_last(query, key, is_causal)
     asked = (dropout_p, is_causal, scale, seed)
-    made = _backward(grad_out, query, key, value, None, out, logsumexp, *asked)
+    made = _backward(grad_out, query, key, value, bias, out, logsumexp, *asked)
     return tuple(
         torch.empty_like(to).copy_(each)
         for each, to in zip(made, (query, key, value), strict=False)
@@ -128,6 +130,18 @@ def _efficient_backward(
     asked = (dropout_p, is_causal, scale, seed)
     *made, bias = _backward(grad_out, query, key, value, attn_bias, out, lse, *asked, of_bias)
     return (*map(_by_row, made), None if bias is None else _in_aligned_rows(bias))
+
+
+def _from_last(query: Tensor, key: Tensor, is_causal: bool) -> tuple[Tensor | None, bool]:
+    """Return flash attention's causal mask as a bias where it is aligned with the last key alone.
+
+    It is that of the host, aligned with the first, for as many queries as keys.
+    """
+    queries, keys = query.size(2), key.size(2)
+    if not is_causal or queries == keys:
+        return None, is_causal
+    seen = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+    return torch.zeros(queries, keys, dtype=query.dtype).masked_fill(~seen, float("-inf")), False
 
 
 def _seed(dropout_p: float) -> int:
