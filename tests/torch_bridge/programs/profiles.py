@@ -49,3 +49,11 @@ with profile(schedule=cycle, on_trace_ready=board) as prof:
     for _ in range(9):
         torch.add(x, x)
         prof.step()
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    torch.mm(x, x)
+with profile(activities=kinds) as prof:
+    # Nothing of that stream is in the profile but the wait for it.
+    side.synchronize()
+    torch.add(x, x)
+prof.export_chrome_trace(f"{sys.argv[1]}/{rank}.waits.json")

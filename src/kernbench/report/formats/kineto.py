@@ -95,7 +95,13 @@ def write_kineto(
 
 
 def _sips(view: RankView) -> set[int]:
-    return {each.sip for each in view.commands}
+    return {sip for sip, _ in _streams(view)}
+
+
+def _streams(view: RankView) -> list[tuple[int, str]]:
+    """Return the streams that a rank used, or waited for though what it waits for is not shown."""
+    awaited = (each.awaited for each in view.steps if each.awaited is not None)
+    return sorted({(each.sip, each.instance.stream) for each in (*view.commands, *awaited)})
 
 
 def _device(machine: Machine, sip_id: int) -> dict[str, Any]:
@@ -154,8 +160,7 @@ class _ProfileWriter:
         self._groups = groups
         self._pid = _HOST + view.rank
         # Readers take stream 0 for none.
-        names = sorted({(each.sip, each.instance.stream) for each in view.commands})
-        self._streams = {name: 7 + number for number, name in enumerate(names)}
+        self._streams = {name: 7 + number for number, name in enumerate(_streams(view))}
         self._launched_by: dict[int, HostStep] = {}
         self._numbers: dict[int, int] = {}
         """The correlation of what launched a command, by its launch id."""
