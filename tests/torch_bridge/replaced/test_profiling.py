@@ -68,6 +68,8 @@ def test_a_profile_is_what_the_op_log_says_of_the_rank(tmp_path: Path) -> None:
             assert all(name.startswith("ProfilerStep#") for name in steps)
         waits = json.loads((tmp_path / f"{rank}.waits.json").read_text())
         check_kineto(waits)
-        (waited,) = (each for each in waits["traceEvents"] if each.get("cat") == "cuda_sync")
-        (added,) = (each for each in waits["traceEvents"] if each.get("cat") == "kernel")
-        assert waited["tid"] != added["tid"]
+        # The second is that of the profile's end.
+        waited = [each["tid"] for each in waits["traceEvents"] if each.get("cat") == "cuda_sync"]
+        (added,) = (each["tid"] for each in waits["traceEvents"] if each.get("cat") == "kernel")
+        assert len(waited) == 2
+        assert waited[0] != waited[1] == added
