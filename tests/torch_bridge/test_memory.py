@@ -222,6 +222,17 @@ def test_too_much_for_the_host_too_is_the_devices_error(small_machine: str) -> N
 
 
 @pytest.mark.adr("0065-D3")
+def test_too_much_for_a_process_is_the_devices_error_too(tmp_path: Path) -> None:
+    """It has a quarter of 2 PiB."""
+    path = tmp_path / "large.yaml"
+    path.write_text(re.sub(r"hbm_gib: [\d.]+", f"hbm_gib: {2 << 20}", machine_text("ahbm")[0]))
+    with pytest.raises(
+        OutOfMemoryError, match=r"set_per_process_memory_fraction lets .* 512\.00 TiB"
+    ):
+        run("too_much_for_a_process_is_the_devices_error_too", machine=str(path))
+
+
+@pytest.mark.adr("0065-D3")
 def test_too_much_of_what_was_done_before_is_an_error_too(small_machine: str) -> None:
     case = "too_much_of_what_was_done_before_is_an_error_too"
     words = rf"4.00 MiB for aten.add on rank 0 at .*memory.py:{last_line_of(case)}"

@@ -62,6 +62,11 @@ def too_much_is_an_error_that_names_the_allocation() -> None:
     kept = [kept + each for each in range(1 << 10)]  # where the error is
 
 
+def too_much_for_a_process_is_the_devices_error_too() -> None:
+    torch.cuda.set_per_process_memory_fraction(0.25)
+    torch.empty(1 << 50, dtype=torch.int8, device="cuda")  # where the error is
+
+
 def too_much_for_the_host_too_is_the_devices_error() -> None:
     torch.empty(1 << 50, dtype=torch.uint8, device="cuda")  # where the error is
 

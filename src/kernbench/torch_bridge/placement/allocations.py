@@ -71,9 +71,12 @@ def refuse_too_much(process: Process, error: RuntimeError, label: str) -> None:
     size_bytes, sip_id = int(found.group(1)), process.state.sip_id
     memories = process.session.memories
     allocator = process.allocators.get(sip_id) or memories.allocator(process, sip_id)
-    amounts = allocator.amounts
-    cached = amounts.reserved_bytes.current - amounts.allocated_bytes.current
-    if size_bytes > memories.device(sip_id).free_bytes + cached:
+    used = allocator.amounts.allocated_bytes.current
+    reserved = allocator.amounts.reserved_bytes.current
+    room = memories.device(sip_id).free_bytes + reserved - used
+    if allocator.most_bytes is not None:
+        room = min(room, allocator.most_bytes - used)
+    if size_bytes > room:
         raise _out_of_memory(process, allocator, sip_id, size_bytes, label) from None
 
 
@@ -104,6 +107,11 @@ def _out_of_memory(
         f"{shown(reserved - used)} is cached by its allocator"
         + (f", {shown(others)} with other ranks" if others else ""),
     ]
+    if allocator.most_bytes is not None:
+        lines.append(
+            f"  torch.cuda.set_per_process_memory_fraction lets this rank have "
+            f"{shown(allocator.most_bytes)}"
+        )
     by_label = Counter[str]()
     for block in allocator.in_use:
         by_label[block.label or "other tensors"] += block.size
