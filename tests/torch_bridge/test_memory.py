@@ -223,7 +223,7 @@ def test_too_much_for_the_host_too_is_the_devices_error(small_machine: str) -> N
 
 @pytest.mark.adr("0065-D3")
 def test_too_much_for_a_process_is_the_devices_error_too(tmp_path: Path) -> None:
-    """It has a quarter of 2 PiB."""
+    """No host has 1 PiB, which the device has, and the process may have half of it."""
     path = tmp_path / "large.yaml"
     path.write_text(re.sub(r"hbm_gib: [\d.]+", f"hbm_gib: {2 << 20}", machine_text("ahbm")[0]))
     with pytest.raises(

@@ -63,7 +63,7 @@ def too_much_is_an_error_that_names_the_allocation() -> None:
 
 
 def too_much_for_a_process_is_the_devices_error_too() -> None:
-    torch.cuda.set_per_process_memory_fraction(0.25)
+    torch.cuda.set_per_process_memory_fraction((1 << 49) / torch.cuda.mem_get_info()[1])
     torch.empty(1 << 50, dtype=torch.int8, device="cuda")  # where the error is
 
 
