@@ -211,7 +211,92 @@ def test_without_cudnn_a_layer_is_composed_of_steps(tmp_path: Path, data: bool) 
     program.write_text(WITHOUT_CUDNN.replace("EXPECTED", str(torch.backends.mkldnn.enabled)))
     log = simulated(program, machine="a100-sxm-80g", data=data).op_log
     names = [each.template.name for each in log.instances for _ in each.starts_ps]
-    # The steps' products of the state, and their gates; not the layer of the host's library.
-    assert sum(name in ("aten.addmm", "aten.mm") for name in names) >= 4
-    assert names.count("aten.tanh") == names.count("aten.tanh_") == 4
+    # Two products and a kernel each, as on CUDA; not the layer of the host's library.
+    assert names.count("aten.mm") == 8
+    assert names.count("aten._thnn_fused_lstm_cell") == 4
     assert not any("mkldnn" in name or "cudnn" in name for name in names)
+
+
+CELLS = """
+import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+torch.manual_seed(0)
+data, double = DATA, torch.float64
+
+def gradients(module, x, *given):
+    # All that a module makes, and its gradients.
+    module.zero_grad()
+    x = x.detach().requires_grad_()
+    found = module(x, *given)
+    flat = []
+    for each in found if isinstance(found, tuple) else (found,):
+        flat += each if isinstance(each, tuple) else (each,)
+    sum((each * each).sum() for each in flat).backward()
+    return [*flat, x.grad, *(each.grad.clone() for each in module.parameters())]
+
+class Packed(torch.nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+    def forward(self, x):
+        packed = pack_padded_sequence(x, [5, 4, 2], batch_first=self.layer.batch_first)
+        out, states = self.layer(packed)
+        return pad_packed_sequence(out, batch_first=self.layer.batch_first)[0], states
+
+def same(module, x, *given):
+    module, x = module.to(double), x.to(double)
+    expected = gradients(module, x, *given)
+    there = gradients(module.cuda(), x.cuda(), *(tuple(s.cuda() for s in each)
+        if isinstance(each, tuple) else each.cuda() for each in given))
+    for mine, its in zip(there, expected, strict=True):
+        assert (mine.shape, mine.device.type) == (its.shape, "cuda")
+        if data:
+            torch.testing.assert_close(mine.detach().cpu(), its.detach())
+    module.cpu()
+
+with torch.backends.cudnn.flags(enabled=False):
+    for kind in (torch.nn.LSTM, torch.nn.GRU):
+        for how in ({}, {"bidirectional": True, "num_layers": 2}, {"bias": False},
+                    {"batch_first": True, "bidirectional": True}):
+            layer = kind(6, 8, **how)
+            x = torch.randn(3, 5, 6) if how.get("batch_first") else torch.randn(5, 3, 6)
+            same(layer, x)
+            same(Packed(layer), x)
+    same(torch.nn.LSTM(6, 8, proj_size=4, num_layers=2), torch.randn(5, 3, 6))
+    torch.nn.GRU(6, 8, num_layers=2, dropout=0.5).cuda()(torch.randn(5, 3, 6).cuda())
+for bias in (True, False):
+    state = torch.randn(3, 8, dtype=double)
+    same(torch.nn.LSTMCell(6, 8, bias=bias), torch.randn(3, 6), (state, state * 2))
+    same(torch.nn.GRUCell(6, 8, bias=bias), torch.randn(3, 6), state)
+with torch.autocast("cuda", torch.float16):
+    cell = torch.nn.LSTMCell(6, 8).cuda()
+    assert cell(torch.randn(3, 6).cuda())[0].dtype == torch.float16
+for given, said in (
+    ((torch.zeros(3, 5), torch.zeros(3, 8)), "inconsistent input_size: got 5 expected 6"),
+    ((torch.zeros(3, 6), torch.zeros(2, 8)), "doesn't match hidden0 batch size 2"),
+    ((torch.zeros(3, 6), torch.zeros(3, 7)), "hidden0 has inconsistent hidden_size: got 7"),
+):
+    try:
+        torch.nn.GRUCell(6, 8).cuda()(*(each.cuda() for each in given))
+    except RuntimeError as error:
+        assert said in str(error), error
+    else:
+        raise AssertionError("not refused")
+"""
+
+
+@pytest.mark.parametrize("data", [True, False], ids=["data", "no-data"])
+def test_cells_are_two_products_and_a_kernel_of_a_device(tmp_path: Path, data: bool) -> None:
+    program = tmp_path / "cells.py"
+    program.write_text(CELLS.replace("DATA", str(data)))
+    log = simulated(program, machine="a100-sxm-80g", data=data).op_log
+    names = {each.template.name for each in log.instances}
+    fused = "aten._thnn_fused_"
+    assert {name.removeprefix(fused) for name in names if name.startswith(fused)} == {
+        "lstm_cell", "lstm_cell_backward_impl", "gru_cell", "gru_cell_backward",
+    }  # fmt: skip
+    assert not names & {"aten.sigmoid", "aten.sigmoid_", "aten.tanh", "aten.tanh_"}
+    # After a run PyTorch composes them again.
+    cell = torch.nn.LSTMCell(6, 8)
+    assert "Thnn" not in cell(torch.ones(3, 6))[1].grad_fn.name()

@@ -38,7 +38,7 @@ def host_part(func: Any, full_name: str, *, is_free: bool) -> HostPart:
     if is_free:
         is_factory = name.startswith(("empty", "new_empty"))
         return HostPart.FACTORY if is_factory else HostPart.VIEW
-    if any(each in name for each in _PRODUCTS):
+    if not name.startswith("_thnn_fused") and any(each in name for each in _PRODUCTS):
         return HostPart.PRODUCT
     if torch.Tag.reduction in func.tags or any(each in name for each in _OVER_ROWS):
         return HostPart.REDUCTION

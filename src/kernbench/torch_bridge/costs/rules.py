@@ -87,6 +87,8 @@ _WORK: dict[str, Mapping[MathClass, int]] = {
         _TRANSCENDENTAL: 1,
         _SIMPLE: 5,
     },
+    "_thnn_fused_lstm_cell _thnn_fused_gru_cell": {_TRANSCENDENTAL: 1, _SIMPLE: 4},
+    "_thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell_backward": {_SIMPLE: 4},
     "_softmax _log_softmax _safe_softmax logsumexp": {
         _TRANSCENDENTAL: 1,
         _REDUCE: 2,

@@ -21,6 +21,7 @@ from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.costs import GATES, RecurrentKind
 from kernbench.torch_bridge.device.autocast import cast_as_asked
 from kernbench.torch_bridge.device.tensors import device_of
+from kernbench.torch_bridge.dispatch.recurrent import cells
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.of_all import library_of_all
@@ -48,6 +49,7 @@ def install(patches: Patches) -> None:
                 made = unseen(partial(call, mode, before))
                 library.impl(f"{name}.{overload}", made, _COMPOSITE, allow_override=True)
         library.impl("pad_sequence", unseen(_padded), _COMPOSITE, allow_override=True)
+        cells.install(library)
         for key in ("CPU", "Meta"):
             library.impl("_cudnn_rnn", _forward, key, allow_override=True)
             library.impl("_cudnn_rnn_backward", _backward, key, allow_override=True)
@@ -58,8 +60,14 @@ def _is_for_device(given: Tensor, params: Sequence[Tensor]) -> bool:
     return any(device_of(each).type == DEVICE_TYPE for each in (given, *params[:1]))
 
 
-def _composed(before: Any, is_for_device: bool, *args: Any) -> Any:
-    """Call PyTorch's own function: on a device it composes a layer of steps, as without cuDNN."""
+def _composed(
+    mode: int, before: Any, is_for_device: bool, given: Tensor, batch_sizes: Any, *args: Any
+) -> Any:
+    """Compose a layer of steps, as PyTorch does without cuDNN: on a device, of its cells."""
+    if is_for_device and mode in _OF_CELLS:
+        sizes = [] if batch_sizes is None else batch_sizes.tolist()
+        return _of_cells(mode, given, sizes, *args)
+    args = (given, *([] if batch_sizes is None else [batch_sizes]), *args)
     if not is_for_device:
         return before.call_boxed(KEYSET, *args)
     # Tensors with data would be given to the host's library, which has a layer as one operation.
@@ -75,7 +83,7 @@ def _of_steps(mode: int, before: Any, given: Tensor, hx: Any, params: Any, *how:
     """``lstm.input`` and the like: all sequences of a batch have one length."""
     is_for_device = _is_for_device(given, params)
     if not is_for_device or not torch.backends.cudnn.enabled:
-        return _composed(before, is_for_device, given, hx, params, *how)
+        return _composed(mode, before, is_for_device, given, None, hx, params, *how)
     *how_else, batch_first = how
     return _call(mode, given, [], hx, params, batch_first, *how_else)
 
@@ -86,8 +94,33 @@ def _of_packed(
     """``lstm.data`` and the like: packed sequences, so many of which have each step."""
     is_for_device = _is_for_device(given, params)
     if not is_for_device or not torch.backends.cudnn.enabled:
-        return _composed(before, is_for_device, given, batch_sizes, hx, params, *how)
+        return _composed(mode, before, is_for_device, given, batch_sizes, hx, params, *how)
     return _call(mode, given, batch_sizes.tolist(), hx, params, False, *how)
+
+
+def _of_cells(
+    mode: int,
+    given: Tensor,
+    batch_sizes: list[int],
+    hx: Any,
+    params: Any,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool = False,
+) -> tuple[Tensor, ...]:
+    """Return a layer's output and its states at the end, of a device's cells."""
+    state, cell = hx if mode == RecurrentKind.LSTM else (hx, None)
+    projected = 0 if cell is None or cell.size(2) == state.size(2) else state.size(2)
+    network = _Network(
+        mode, (state if cell is None else cell).size(2), projected, num_layers, batch_first,
+        dropout, train, bidirectional, batch_sizes,
+    )  # fmt: skip
+    weights = _by_layer(params, 2 + 2 * has_biases + (projected > 0))
+    out, state, cell = _run(network, given, weights, state, cell, (), apart=True)
+    return (out, state) if cell is None else (out, state, cell)
 
 
 def _call(
@@ -177,10 +210,15 @@ class _Network:
 
     def joined(self, steps: Sequence[Tensor]) -> Tensor:
         """Return a layer's output of all steps."""
-        if self.batch_sizes:
-            return torch.cat(list(steps))
-        made = torch.stack(list(steps))
-        return made.transpose(0, 1) if self.batch_first else made
+        return self.turned(self.stacked(steps))
+
+    def stacked(self, steps: Sequence[Tensor]) -> Tensor:
+        """Return all steps, one behind the other."""
+        return torch.cat(list(steps)) if self.batch_sizes else torch.stack(list(steps))
+
+    def turned(self, made: Tensor) -> Tensor:
+        """Return all steps with sequences first, if the program has them so."""
+        return made.transpose(0, 1) if self.batch_first and not self.batch_sizes else made
 
     def by_steps(self, made: Tensor) -> Tensor:
         """Return the same values as they lie when cuDNN has written them."""
@@ -289,21 +327,34 @@ def _run(
     hx: Tensor,
     cx: Tensor | None,
     masks: Sequence[Tensor],
+    apart: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the output and the states at the end."""
+    """Return the output and the states at the end; ``apart`` says that steps are a device's cells.
+
+    Those draw what dropout leaves out themselves, in place of ``masks``.
+    """
     states, cells = [], []
     for layer in range(network.num_layers):
         made = []
         for direction in range(network.directions):
             at = layer * network.directions + direction
             cell = None if cx is None else cx[at]
-            steps, state, cell = _pass(network, given, weights[at], hx[at], cell, direction == 1)
+            steps, state, cell = _pass(
+                network, given, weights[at], hx[at], cell, direction == 1, apart
+            )
             made.append(steps)
             states.append(state)
             cells.append(cell)
-        given = network.joined([torch.cat(each, -1) for each in zip(*made, strict=True)])
+        if len(made) == 1:
+            given = network.joined(made[0])
+        elif apart:
+            given = network.turned(torch.cat([network.stacked(each) for each in made], -1))
+        else:
+            given = network.joined([torch.cat(each, -1) for each in zip(*made, strict=True)])
         if masks and layer < network.num_layers - 1:
             given = given * masks[layer] / (1 - network.dropout)
+        elif apart and network.drops and layer < network.num_layers - 1:
+            given = torch.dropout(given, network.dropout, True)
     ended = torch.stack(states)
     return given, ended, None if cx is None else torch.stack(cells)
 
@@ -315,6 +366,7 @@ def _pass(
     state: Tensor,
     cell: Tensor | None,
     is_reverse: bool,
+    apart: bool,
 ) -> tuple[list[Tensor], Tensor, Tensor | None]:
     """Return what a layer makes in one direction, step by step, and its states at the end.
 
@@ -324,7 +376,9 @@ def _pass(
     of_input, of_state = rest[:2]
     biases = rest[2:4] if len(rest) >= 4 else (None, None)
     projection = rest[-1] if network.projected else None
-    steps = network.steps(torch.nn.functional.linear(given, of_input, biases[0]))
+    steps = network.steps(
+        given if apart else torch.nn.functional.linear(given, of_input, biases[0])
+    )
     first, made, ended = (state, cell), [], []
     order = range(len(steps) - 1, -1, -1) if is_reverse else range(len(steps))
     count = len(steps[order[0]]) if len(steps) else len(state)
@@ -337,8 +391,11 @@ def _pass(
         elif size > count:
             at = _stacked([at, _rows(first, count, size)])
         count = size
-        recurrent = torch.nn.functional.linear(at[0], of_state, biases[1])
-        at = _STEPS[network.mode](steps[number], recurrent, *at)
+        if apart:
+            at = _OF_CELLS[network.mode](steps[number], *at, (of_input, of_state), biases)
+        else:
+            recurrent = torch.nn.functional.linear(at[0], of_state, biases[1])
+            at = _STEPS[network.mode](steps[number], recurrent, *at)
         if projection is not None:
             at = (torch.nn.functional.linear(at[0], projection), at[1])
         made.append(at[0])
@@ -385,3 +442,14 @@ _STEPS: dict[int, Callable[..., _States]] = {
     RecurrentKind.LSTM: _lstm_step,
     RecurrentKind.GRU: _gru_step,
 }
+
+
+def _gru_cell(given: Tensor, state: Tensor, _: Any, *rest: Any) -> _States:
+    return cells.gru_step(given, state, *rest), None
+
+
+_OF_CELLS: dict[int, Callable[..., _States]] = {
+    RecurrentKind.LSTM: cells.lstm_step,
+    RecurrentKind.GRU: _gru_cell,
+}
+"""Those that a GPU has a kernel for; of others it composes steps as the CPU does."""
