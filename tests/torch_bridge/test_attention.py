@@ -55,6 +55,19 @@ def test_numbers_and_gradients_are_the_hosts() -> None:
         simulated(PROGRAM, "numbers", "eager", machine=machine)
 
 
+@pytest.mark.adr("0220-D1")
+def test_operands_and_masks_are_cast_before_they_are_looked_at() -> None:
+    names = [name for name, _ in launched("autocast")]
+    assert (names[0], names.count(EFFICIENT)) == (FLASH, 3)
+
+
+@pytest.mark.adr("0220-D3")
+@pytest.mark.slow
+def test_compiled_operands_and_masks_are_cast_alike(tmp_path: Path) -> None:
+    kernels = compiled(tmp_path, "autocast")
+    assert {FLASH, EFFICIENT} <= set(kernels)
+
+
 @pytest.mark.adr("0220-D2")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_dropout_is_of_the_programs_seed_forward_and_backward(dtype: str) -> None:

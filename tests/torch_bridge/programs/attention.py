@@ -7,6 +7,7 @@ import itertools
 import math
 import sys
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import (
@@ -145,6 +146,31 @@ def steps(masked):
     made(lambda *given: F.scaled_dot_product_attention(*given, mask, rate))(
         q, k, v
     ).sum().backward()
+
+
+def autocast():
+    """Rotated queries and keys have 32 bits, values that a product gave 16, as a mask may have."""
+    attend = made(F.scaled_dot_product_attention)
+    masks = (None, torch.ones(8, 8).tril().bool(), torch.zeros(8, 8), torch.zeros(8, 8).half())
+    for mask in masks if not COMPILED else masks[::2]:
+        torch.compiler.reset()
+        q, k, v = torch.randn(3, 1, 2, 8, 16).unbind()
+        given = [q.cuda().requires_grad_(), k.cuda().requires_grad_(), v.cuda().bfloat16()]
+        seen = None if mask is None else mask.cuda()
+        with torch.autocast("cuda", torch.bfloat16):
+            out = attend(*given, attn_mask=seen)
+        assert out.dtype is torch.bfloat16
+        as_is = mask is None or mask.dtype is torch.bool
+        expected = F.scaled_dot_product_attention(
+            *(each.detach().cpu().bfloat16().double() for each in given),
+            attn_mask=mask if as_is else mask.double(),
+        )
+        torch.testing.assert_close(out.detach().cpu().double(), expected, atol=3e-2, rtol=3e-2)
+        out.float().sum().backward()
+        assert given[0].grad.dtype is torch.float32
+    if not COMPILED:
+        with pytest.raises(RuntimeError, match="same dtype"):
+            attend(*given)
 
 
 def written_out():

@@ -40,7 +40,9 @@ def attention(
     """``scaled_dot_product_attention`` as the operation that a GPU runs (ADR-0220)."""
     if torch.is_autocast_enabled(DEVICE_TYPE):
         dtype = torch.get_autocast_dtype(DEVICE_TYPE)
-        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+        query, key, value = (_cast(each, dtype) for each in (query, key, value))
+        if attn_mask is not None and not isinstance(attn_mask, CausalBias):
+            attn_mask = _cast(attn_mask, dtype)
     if isinstance(attn_mask, CausalBias):
         if is_causal:
             raise ValueError("CausalBias should not be used with causal=True")
@@ -59,6 +61,11 @@ def attention(
         raise RuntimeError("No available kernel. Aborting execution.")
     given = (query, key, value, attn_mask, dropout_p, is_causal)
     return by_products(*given, scale, enable_gqa)
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    is_cast = value.is_floating_point() and value.dtype != torch.float64
+    return value.to(dtype) if is_cast else value
 
 
 def _from_last(

@@ -93,12 +93,12 @@ def install(patches: Patches) -> None:
     )
 
 
-def cast_as_asked(*tensors: Tensor) -> tuple[Tensor, ...]:
+def cast_as_asked(*tensors: Tensor | None) -> tuple[Any, ...]:
     """Return operands cast as autocast casts those of such operations, if it is on."""
     if not torch.is_autocast_enabled(DEVICE_TYPE):
         return tensors
     with _without_autocast():
-        found: tuple[Tensor, ...] = _cast_to(torch.get_autocast_dtype(DEVICE_TYPE), tensors)
+        found: tuple[Any, ...] = _cast_to(torch.get_autocast_dtype(DEVICE_TYPE), tensors)
     return found
 
 

@@ -67,8 +67,9 @@ def scaled_dot_product_attention(
     if not is_ours or query.is_nested:
         found: Tensor = _attention(*given, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         return found
+    # Before anything is looked at, as CUDA's autocast casts them, masks too.
+    given = cast_as_asked(*given)
     kind = kind_of(*given, dropout_p, is_causal, enable_gqa)
-    given = (*cast_as_asked(query, key, value), attn_mask)
     if kind == MATH:
         composed: Tensor = operations.by_products(
             *given, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
