@@ -3,7 +3,8 @@
     kernbench torchrun tests/libraries/models.py [NAME ...]
 
 with ``transformers`` installed; ``make test-models`` does both. Of each family a model with two
-small layers: loss, the gradients of all parameters, and what it generates, greedily.
+small layers: loss, the gradients of all parameters, those under autocast, too, and what it
+generates, greedily.
 """
 
 from __future__ import annotations
@@ -104,8 +105,19 @@ def compare(name: str) -> None:
     assert my_gradients.keys() == gradients.keys()
     for each, expected in gradients.items():
         torch.testing.assert_close(my_gradients[each], expected, rtol=1e-3, atol=1e-5, msg=each)
+    with torch.autocast("cuda", torch.bfloat16):
+        short_loss, short = trained(model, tokens.cuda())
+    torch.testing.assert_close(short_loss.float(), loss, rtol=_SHORT, atol=_SHORT)
+    assert short.keys() == gradients.keys()
+    off = sum((short[each] - expected).square().sum() for each, expected in gradients.items())
+    whole = sum(each.square().sum() for each in gradients.values())
+    assert off < _SHORT * whole, f"gradients under autocast are {(off / whole) ** 0.5:.0%} off"
     if generates:
         assert generated(model.eval(), tokens.cuda()) == sequence
+
+
+_SHORT = 0.04
+"""What bfloat16 may change, of the loss, and of the square of all gradients."""
 
 
 def main(names: list[str]) -> int:
