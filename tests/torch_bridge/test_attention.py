@@ -61,6 +61,12 @@ def test_operands_and_masks_are_cast_before_they_are_looked_at() -> None:
     assert (names[0], names.count(EFFICIENT)) == (FLASH, 3)
 
 
+@pytest.mark.adr("0220-D1")
+@pytest.mark.filterwarnings("ignore")
+def test_attention_inside_transforms_traces_and_ragged_tensors_is_the_hosts() -> None:
+    launched("elsewhere")
+
+
 @pytest.mark.adr("0220-D3")
 @pytest.mark.slow
 def test_compiled_operands_and_masks_are_cast_alike(tmp_path: Path) -> None:

@@ -142,3 +142,7 @@ def test_the_module_describes_the_machine() -> None:
 
 def test_a_tensor_may_be_given_another_class() -> None:
     check("a_tensor_may_be_given_another_class")
+
+
+def test_tensors_inside_of_transforms_are_where_those_are_that_were_given() -> None:
+    simulated("transforms.py")

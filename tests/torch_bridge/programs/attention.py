@@ -160,10 +160,11 @@ def autocast():
         with torch.autocast("cuda", torch.bfloat16):
             out = attend(*given, attn_mask=seen)
         assert out.dtype is torch.bfloat16
-        as_is = mask is None or mask.dtype is torch.bool
+        if mask is not None and mask.is_floating_point():
+            mask = mask.double()
         expected = F.scaled_dot_product_attention(
             *(each.detach().cpu().bfloat16().double() for each in given),
-            attn_mask=mask if as_is else mask.double(),
+            attn_mask=mask,
         )
         torch.testing.assert_close(out.detach().cpu().double(), expected, atol=3e-2, rtol=3e-2)
         out.float().sum().backward()
@@ -171,6 +172,32 @@ def autocast():
     if not COMPILED:
         with pytest.raises(RuntimeError, match="same dtype"):
             attend(*given)
+
+
+def elsewhere():
+    """Inside function transforms, recorded by torch.jit.trace, and of ragged tensors."""
+    q, k, v = torch.randn(3, 2, 4, 8, 16, dtype=torch.float64).unbind()
+    mine = [each.float().cuda() for each in (q, k, v)]
+    attend = F.scaled_dot_product_attention
+    found = torch.func.grad(lambda q: attend(q, *mine[1:]).square().sum())(mine[0])
+    expected = torch.func.grad(lambda q: attend(q, k, v).square().sum())(q)
+    torch.testing.assert_close(found.cpu().double(), expected, atol=1e-5, rtol=1e-5)
+    found = torch.func.vmap(attend)(*mine)
+    torch.testing.assert_close(found.cpu().double(), attend(q, k, v), atol=1e-5, rtol=1e-5)
+
+    class Model(torch.nn.Linear):
+        def forward(self, x):
+            heads = super().forward(x).view(2, 5, 4, 4).transpose(1, 2)
+            return attend(heads, heads, heads)
+
+    model, x = Model(16, 16, device="cuda"), torch.randn(2, 5, 16, device="cuda")
+    torch.testing.assert_close(torch.jit.trace(model, x)(x), model(x))
+    rows = [torch.randn(length, 32) for length in (3, 5)]
+    ragged = torch.nested.nested_tensor([each.cuda() for each in rows], layout=torch.jagged)
+    heads = ragged.unflatten(-1, [4, 8]).transpose(1, 2)
+    for one, row in zip(attend(heads, heads, heads).unbind(), rows, strict=True):
+        heads = row.view(-1, 4, 8).transpose(0, 1)
+        torch.testing.assert_close(one.cpu(), attend(heads, heads, heads), atol=1e-5, rtol=1e-5)
 
 
 def written_out():

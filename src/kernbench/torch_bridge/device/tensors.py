@@ -43,6 +43,8 @@ _BY_SHAPE = (
 # PyTorch caches this at the first call, and `with torch.device(...)` needs the originals.
 _device_constructors()
 _group = torch._C._group_tensors_by_device_and_dtype
+_is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
+_untransformed = torch._C._functorch.get_unwrapped
 
 
 def cpp_device(tensor: Tensor) -> torch.device:
@@ -63,7 +65,11 @@ def device_of(tensor: Tensor) -> torch.device:
         return cpp_device(tensor)
     if is_plain(tensor):
         residence = residence_of(tensor)
-        return cpp_device(tensor) if residence is None else residence.device
+        if residence is not None:
+            return residence.device
+        # Inside torch.func.grad, vmap and the like, of whose wrappers Python sees nothing.
+        wrapped = _is_transformed(tensor)
+        return device_of(_untransformed(tensor)) if wrapped else cpp_device(tensor)
     inner = inner_of(tensor)
     return cpp_device(tensor) if inner is None else device_of(inner)
 

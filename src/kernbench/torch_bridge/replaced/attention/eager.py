@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's users know
 from torch import Tensor
+from torch.nested._internal.sdpa import jagged_scaled_dot_product_attention
 from torch.nn.attention import bias
 
 from kernbench.torch_bridge.base.patches import Patches
@@ -65,7 +66,10 @@ def scaled_dot_product_attention(
     given = (query, key, value, attn_mask)
     is_ours = any(device_of(each).type == DEVICE_TYPE for each in given[:3])
     if not is_ours or query.is_nested:
-        found: Tensor = _attention(*given, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        # What C++ has does not take ragged tensors; it asks their class, which this stands before.
+        is_ragged = query.is_nested and query.layout is torch.jagged
+        known = jagged_scaled_dot_product_attention if is_ragged else _attention
+        found: Tensor = known(*given, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         return found
     # Before anything is looked at, as CUDA's autocast casts them, masks too.
     given = cast_as_asked(*given)

@@ -48,6 +48,8 @@ def fused(
     bias = None if attn_mask is None else _bias(query, key, attn_mask)
     keeps = query.requires_grad or key.requires_grad or value.requires_grad
     keeps = torch.is_grad_enabled() and (keeps or (bias is not None and bias.requires_grad))
+    # What torch.jit.trace records is compared with a trace without gradients.
+    keeps = keeps or torch.jit.is_tracing()
     efficient = _aten._scaled_dot_product_efficient_attention.default
     return efficient(query, key, value, bias, keeps, dropout_p, is_causal, scale=scale)[0]
 
