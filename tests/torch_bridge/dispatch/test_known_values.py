@@ -92,6 +92,12 @@ def test_routers_choose_experts_evenly() -> None:
     assert any("is taken to be even" in each and "known_values.py" in each for each in said)
 
 
+@pytest.mark.adr("0224-D1")
+def test_masks_of_chosen_experts_are_known() -> None:
+    said = remarks_on("masks_of_chosen_experts_are_known")
+    assert sum("is taken to be even" in each for each in said) == 1
+
+
 @pytest.mark.adr("0193-D2")
 def test_choices_that_decide_nothing_are_not_mentioned() -> None:
     said = remarks_on("routers_whose_choices_nobody_reads")

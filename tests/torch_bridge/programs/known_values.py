@@ -247,6 +247,27 @@ def routers_choose_experts_evenly() -> None:
     assert torch.tensor([[1, 5, 3], [9, 2, 4]]).cuda().topk(2)[1].tolist() == [[1, 2], [0, 2]]
 
 
+def masks_of_chosen_experts_are_known() -> None:
+    experts, tokens, each = 128, 2048, 8
+    chosen = torch.randn(tokens, experts, device="cuda").softmax(-1).topk(each, dim=-1)[1]
+    mask = torch.nn.functional.one_hot(chosen, experts + 1).permute(2, 1, 0)
+    # As loops over experts ask: which have tokens, and which these are.
+    assert mask.sum(dim=(-1, -2)).gt(0).nonzero().view(-1).tolist() == [*range(experts)]
+    places, rows = torch.where(mask[3])
+    assert places.shape == rows.shape == (tokens * each // experts,)
+    # Nothing is known of numbers written among as many zeros.
+    written = torch.zeros(tokens, experts, device="cuda")
+    written[:, 0].copy_(torch.randn(tokens, device="cuda"))
+    with pytest.raises(KernbenchError, match="depends on data"):
+        written.nonzero()
+    # Nor of zeros themselves, which are many: only where choices are written is it asked.
+    again = torch.zeros(tokens, experts, dtype=torch.long, device="cuda")
+    again.scatter_(1, chosen, 1)
+    again.add_(torch.randint(9, (tokens, experts), device="cuda"))
+    with pytest.raises(KernbenchError, match="depends on data"):
+        again.nonzero()
+
+
 def routers_whose_choices_nobody_reads() -> None:
     torch.randn(64, 8, device="cuda").topk(3)
 

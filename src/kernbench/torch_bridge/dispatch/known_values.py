@@ -32,6 +32,19 @@ if TYPE_CHECKING:
 MOST_ELEMENTS = 1 << 14
 """The largest tensor whose values are kept: counters, lengths, positions, masks of a batch."""
 
+_ZEROS = frozenset({"aten.zeros", "aten.zeros_like", "aten.new_zeros"})
+
+
+class _Zeros:
+    """In the place of values too many to keep: all are 0, until choices are written among them."""
+
+    @staticmethod
+    def nbytes() -> int:
+        """Return what no memory has, so that these are not taken for values that are kept."""
+        return -1
+
+
+_MANY_ZEROS = _Zeros()
 _dispatch_mode = torch._C._get_dispatch_mode
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _INDEX = torch.ops.aten.index.Tensor
@@ -63,6 +76,8 @@ def forget(tensors: Iterable[Tensor]) -> None:
 
 def follow(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any], result: Any) -> None:
     """Compute the values of ``result = func(*args, **kwargs)``, and of what it writes, if known."""
+    if operation.changed:
+        _fill_with_zeros(operation, args)
     overwrites = operation.name in _OVERWRITING
     given = args[1:] if overwrites else args
     if _are_known(given) and (not kwargs or _are_known(kwargs.values())) and _is_plain(operation):
@@ -210,6 +225,18 @@ def _follow_known(
                 # The host does not have this operation.
                 pass
     forget(written)
+    if operation.name in _ZEROS and isinstance(result, Tensor) and result.numel() <= MOST_CHOSEN:
+        storage_of(result)._known = _MANY_ZEROS
+
+
+def _fill_with_zeros(operation: Operation, args: Any) -> None:
+    """Keep the values of many zeros that choices are about to be written among."""
+    for position in operation.changed:
+        if position >= len(args) or type(args[position]) not in PLAIN:
+            continue
+        storage = storage_of(args[position])
+        if getattr(storage, "_known", None) is _MANY_ZEROS and place_of(args) is not None:
+            storage._known = torch.UntypedStorage(storage.nbytes()).fill_(0)
 
 
 def _selected(func: Any, args: Any) -> Tensor:

@@ -36,6 +36,7 @@ from kernbench.torch_bridge.replaced import (
     flex_attention,
     int4_products,
     library_calls,
+    one_hot,
     products_for_gpus,
     profiling,
     sharding,
@@ -256,4 +257,5 @@ def _of_torch(programs: Programs) -> list[Installation]:
         Installation("dropout", "dropout as one operation of a GPU", dropout.install),
         Installation("recurrent", "recurrent layers as one operation of a GPU", recurrent.install),
         Installation("rms_norm", "RMS norms as one operation of a GPU", rms_norm.install),
+        Installation("replaced.one_hot", "one_hot as a GPU has it", one_hot.install),
     ]

@@ -1,0 +1,48 @@
+"""``one_hot`` as a GPU has it: zeros, and ones scattered among them.
+
+PyTorch decides by the device how it is composed. For the CPU it reads the least and the largest
+index first, for which a GPU's host would wait; without data it compares with all classes.
+Source: ``Onehot.cpp`` of PyTorch's ``aten/src/ATen/native``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernbench.torch_bridge.base.operations import PLAIN
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.device.tensors import device_of
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE
+from kernbench.torch_bridge.processes.call_counts import unseen
+from kernbench.torch_bridge.processes.of_all import library_of_all
+from kernbench.torch_bridge.processes.registrations import KEYSET
+
+
+def install(patches: Patches) -> None:
+    """Compose it so for tensors of devices."""
+    library = library_of_all("aten")
+    patches.on_close(library._destroy)
+    with warnings.catch_warnings():
+        # PyTorch says that it had an implementation.
+        warnings.simplefilter("ignore", UserWarning)
+        before = torch.library.get_kernel("aten::one_hot", "CPU")
+        made = unseen(partial(_one_hot, before))
+        library.impl("one_hot", made, "CompositeImplicitAutograd", allow_override=True)
+
+
+def _one_hot(before: Any, given: Tensor, num_classes: int = -1) -> Any:
+    # The compiler's tensors are compared with all classes on a GPU, too.
+    is_there = type(given) in PLAIN and device_of(given).type == DEVICE_TYPE
+    if not is_there or given.dtype != torch.int64 or not given.numel():
+        return before.call_boxed(KEYSET, given, num_classes)
+    if num_classes != -1 and num_classes < 1:
+        raise RuntimeError("Class values must be smaller than num_classes.")
+    if num_classes == -1:
+        num_classes = int(given.max()) + 1
+    made = torch.zeros((*given.shape, num_classes), dtype=given.dtype, device=device_of(given))
+    return made.scatter_(-1, given.unsqueeze(-1), 1)
