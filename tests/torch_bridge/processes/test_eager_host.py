@@ -100,8 +100,9 @@ def test_operations_cost_by_kind_and_by_what_autograd_does() -> None:
     assert each_us == pytest.approx(float(of.in_place_us))
     each_us = more_us("recorded", 10, 30, "launch", "dispatch") / 20
     assert each_us == pytest.approx(float(of.elementwise_us + of.recorded_us))
-    tensor_us = more_us("foreach", 10, 30, "launch", "dispatch") / 20
-    assert tensor_us == pytest.approx(float(of.foreach_tensor_us))
+    for kind in ("foreach", "foreach of a number"):
+        tensor_us = more_us(kind, 10, 30, "launch", "dispatch") / 20
+        assert tensor_us == pytest.approx(float(of.foreach_tensor_us))
     # mul of the result's gradient by 1; its kernel is launched by the engine's thread.
     spans = [span for span in spans_of("backward", 0) if span.kind == "launch"]
     in_backward = next(span for span in reversed(spans) if span.label == "aten.mul")

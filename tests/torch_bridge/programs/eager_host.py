@@ -103,6 +103,8 @@ elif kind == "backward":
     (w * 1).sum().backward()
 elif kind == "foreach":
     torch._foreach_add_([x] * count, 1)
+elif kind == "foreach of a number":
+    torch._foreach_pow(2.0, [x] * count)
 elif kind == "reads":
     for _ in range(count):
         x[0, 0].item()

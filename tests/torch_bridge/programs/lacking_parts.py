@@ -91,7 +91,7 @@ def what_only_a_cuda_build_has_is_hidden_while_a_program_runs(*names: str) -> No
     torch.cuda.synchronize()
     layer = torch.nn.LSTM(4, 4).cuda()
     assert layer(x[None])[0].shape == (1, 4, 4)
-    assert not torch.backends.cudnn.is_available()
+    assert not torch.backends.cudnn.is_acceptable(x)
 
 
 def what_a_device_can_answer_is_answered() -> None:
@@ -99,6 +99,15 @@ def what_a_device_can_answer_is_answered() -> None:
     torch.cuda.profiler.start()
     torch.cuda.profiler.stop()
     assert torch.cuda.can_device_access_peer(0, 1)
+    assert torch.backends.cudnn.is_available()
+    assert torch.backends.cudnn.version() > 90000
+    major, minor = torch.cuda.get_device_capability()
+    assert f"sm_{major}{minor}" in torch.cuda.get_arch_list()
+    assert f"compute_{major}{minor}" in torch.cuda.get_gencode_flags()
+    properties = torch.cuda.get_device_properties(0)
+    assert properties.L2_cache_size >= 0
+    assert len(str(properties.uuid)) == 36
+    assert properties.uuid != torch.cuda.get_device_properties(1).uuid
     assert not torch.cuda.is_current_stream_capturing()
     assert torch.cuda.get_allocator_backend() == "native"
     stream = torch.cuda.Stream()

@@ -31,5 +31,11 @@ def install(patches: Patches) -> None:
     for name in [each for each in vars(torch._C) if each.startswith(_PREFIX)]:
         if name not in _OF_EVERY_BUILD:
             patches.hide(torch._C, name)
-    patches.set(torch.backends.cudnn, "is_available", lambda: False)
+    # Programs may ask which they have; PyTorch, whether it takes a tensor.
+    patches.set(torch.backends.cudnn, "is_available", lambda: True)
+    patches.set(torch.backends.cudnn, "version", lambda: _CUDNN_VERSION)
     patches.set(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
+
+
+_CUDNN_VERSION = 91002
+"""Of PyTorch's wheels with CUDA 12.8."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from uuid import NAMESPACE_URL, uuid5
 
 import torch
 from torch import Tensor
@@ -86,7 +87,9 @@ class CudaDeviceProperties(SimpleNamespace):
 def get_device_properties(device: Any = None) -> CudaDeviceProperties:
     """Return the properties of a device."""
     machine = current().session.run.machine
-    sip = machine.sip_at(sip_of(DEVICE_TYPE if device is None else device))
+    sip_id = sip_of(DEVICE_TYPE if device is None else device)
+    sip = machine.sip_at(sip_id)
+    cache_mib = 0.0 if sip.cache is None else float(sip.cache.capacity_mib)
     return CudaDeviceProperties(
         name=f"{next(iter(machine.spec.devices), machine.name)} (simulated)",
         major=architecture_of(machine.spec) // 10,
@@ -101,12 +104,24 @@ def get_device_properties(device: Any = None) -> CudaDeviceProperties:
         warp_size=32,
         max_threads_per_multi_processor=2048,
         regs_per_multiprocessor=65536,
+        L2_cache_size=int(cache_mib * 2**20),
+        clock_rate=int(float(sip.clock_ghz) * 1e6),
+        uuid=uuid5(NAMESPACE_URL, f"{machine.name}/{sip_id}"),
     )
 
 
 def _capability(device: Any = None) -> tuple[int, int]:
     found = get_device_properties(device)
     return found.major, found.minor
+
+
+_ARCHITECTURES = (75, 80, 86, 90, 100, 120)
+"""That PyTorch's wheels with CUDA 12.8 are compiled for."""
+
+
+def _architectures() -> list[str]:
+    own = architecture_of(current().session.run.machine.spec)
+    return [f"sm_{each}" for each in sorted({*_ARCHITECTURES, own})]
 
 
 def _ignore(*args: Any, **kwargs: Any) -> None:
@@ -133,6 +148,7 @@ def install(patches: Patches) -> None:
             "get_device_properties": get_device_properties,
             "get_device_name": lambda device=None: get_device_properties(device).name,
             "get_device_capability": _capability,
+            "get_arch_list": _architectures,
             "is_bf16_supported": lambda *args, **kwargs: True,
             "synchronize": streams.synchronize,
             "Stream": streams.Stream,

@@ -78,7 +78,7 @@ class EagerHost(Host):
         self._owed_ps += of_parts[part]
         self._view_ps = of_parts[_VIEW]
         if part is _FOREACH:
-            self._owed_ps += len(args[0]) * times.foreach_tensor_ps
+            self._owed_ps += len(_tensors_of(args)) * times.foreach_tensor_ps
 
     def owe_triton(self, num_arguments: int) -> None:
         times = self.times
@@ -159,6 +159,11 @@ class EagerHost(Host):
             num_shared, calls.num_shared = calls.num_shared, 0
             return num_shared + calls.take()
         return calls.take()
+
+
+def _tensors_of(args: Any) -> Any:
+    """Return the first list of a foreach operation: of a number's powers, the exponents."""
+    return args[0] if isinstance(args[0], (list, tuple)) else args[1]
 
 
 def _requires_grad(args: Any) -> bool:
