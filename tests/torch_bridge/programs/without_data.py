@@ -163,6 +163,15 @@ def tied():
     assert after.is_cuda
     model(torch.zeros(3, dtype=torch.int64, device="cuda")).sum().backward()
     assert before.grad.device == after.device
+    model.cpu()
+    (there,) = model.parameters()
+    assert there is before
+    assert there.device.type == there.grad.device.type == "cpu"
+    model.cuda()
+    assert before.is_cuda
+    assert before.grad.is_cuda
+    model.bfloat16()
+    assert before.dtype is before.grad.dtype is torch.bfloat16
 
 
 def ranges():

@@ -63,8 +63,10 @@ def _takes_data(input: Tensor, from_: Tensor) -> bool:
     if cpp_device(input) == cpp_device(from_):
         return bool(_takes_data_in_cpp(input, from_))
     devices = {device_of(input).type, device_of(from_).type}
-    # What the autograd of an earlier forward holds cannot be swapped.
-    return devices == {"cpu", "cuda"} and input._use_count() == 1
+    # What the autograd of an earlier forward holds cannot be swapped. A gradient is lost with what
+    # its parameter held: the parameter gets another.
+    is_parameter = isinstance(input, torch.nn.Parameter)
+    return devices == {"cpu", "cuda"} and is_parameter and input._use_count() == 1
 
 
 def _described(self: Tensor, *, tensor_contents: Any = None) -> str:
