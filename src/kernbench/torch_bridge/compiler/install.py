@@ -168,7 +168,9 @@ class Compiler:
         from torch._dynamo import device_interface, trace_rules
         from torch._inductor import cudagraph_trees
         from torch._inductor.fx_passes import fuse_attention
+        from torch.nn.attention.bias import CausalBias
 
+        traced.BIASES = CausalBias
         patches, views = self._patches, self.views
         # Code of a library is there for the next run, too, which may be of another machine.
         patches.on_close(torch._dynamo.reset)

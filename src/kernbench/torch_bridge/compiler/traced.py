@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from kernbench.torch_bridge.costs.attention import (
     CUDNN,
@@ -26,6 +25,10 @@ from kernbench.torch_bridge.replaced.attention.operations import (
     fused,
 )
 
+BIASES: Any = ()
+"""PyTorch's causal biases, of a module that comes with Dynamo: there once something is compiled."""
+_LOWER_RIGHT = 2
+
 
 def attention(
     query: Any,
@@ -41,13 +44,13 @@ def attention(
     if torch.is_autocast_enabled(DEVICE_TYPE):
         dtype = torch.get_autocast_dtype(DEVICE_TYPE)
         query, key, value = (_cast(each, dtype) for each in (query, key, value))
-        if attn_mask is not None and not isinstance(attn_mask, CausalBias):
+        if attn_mask is not None and not isinstance(attn_mask, BIASES):
             attn_mask = _cast(attn_mask, dtype)
-    if isinstance(attn_mask, CausalBias):
+    if isinstance(attn_mask, BIASES):
         if is_causal:
             raise ValueError("CausalBias should not be used with causal=True")
         queries, keys = attn_mask.seq_len_q, attn_mask.seq_len_kv
-        if attn_mask.variant == CausalVariant.LOWER_RIGHT and queries != keys:
+        if attn_mask.variant == _LOWER_RIGHT and queries != keys:
             return _from_last(query, key, value, queries, keys, dropout_p, scale, enable_gqa)
         attn_mask, is_causal = None, True
     kinds = _allowed()

@@ -7,13 +7,13 @@ checkpoints, dispatch modes, counts of FLOPs) is what it sees there.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's users know
 from torch import Tensor
 from torch.nested._internal.sdpa import jagged_scaled_dot_product_attention
-from torch.nn.attention import bias
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.costs.attention import (
@@ -34,7 +34,8 @@ from kernbench.torch_bridge.replaced.attention import operations, values
 
 _C: Any = torch._C
 _attention: Any = F.scaled_dot_product_attention
-_can_use: Any = bias.can_use_flash_attention
+_can_use: Any = torch.backends.cuda.can_use_flash_attention
+_BIASES = "torch.nn.attention.bias"
 _SWITCHES = ("flash", "mem_efficient", "cudnn", "overrideable", "math")
 
 
@@ -48,7 +49,9 @@ def install(patches: Patches) -> None:
         is_allowed = getattr(_C, f"_get_{kind}_sdp_enabled")()
         patches.on_close(getattr(_C, f"_set_sdp_use_{kind}"), is_allowed)
     values.install(patches)
-    patches.set(bias, "can_use_flash_attention", _can_use_flash)
+    # Not imported here: with it comes all of Dynamo, which then does not see what is replaced.
+    for each in filter(None, (torch.backends.cuda, sys.modules.get(_BIASES))):
+        patches.set(each, "can_use_flash_attention", _can_use_flash)
     patches.set(F, "scaled_dot_product_attention", scaled_dot_product_attention)
 
 
