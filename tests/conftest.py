@@ -7,9 +7,11 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from _pytest import unraisableexception
 from hypothesis import settings
 
 # The machines are shared: an example's time says nothing. CI repeats the same examples.
@@ -66,6 +68,24 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if sys.dont_write_bytecode and not hasattr(config, "workerinput"):
         compileall.compile_dir(Path(__file__).parents[1] / "src" / "kernbench", quiet=2)
+    # At its end pytest looks for errors of what nothing refers to any more: once is enough, five
+    # times among what thousands of tests have left takes a quarter of a minute.
+    key = getattr(unraisableexception, "gc_collect_iterations_key", None)
+    if key is not None:
+        config.stash[key] = 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let pytest keep the tests that it has compiled: each worker compiles them all otherwise.
+
+    What tests write and import is compiled as it is otherwise.
+    """
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        return (yield)
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def pytest_collection_finish() -> None:
@@ -74,9 +94,26 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Let it pass over what the tests of a file have left, too: it grows to gigabytes."""
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 def pytest_unconfigure() -> None:
     """Let it go at the end, or C++ reports it as leaked."""
     gc.unfreeze()
+
+
+@pytest.fixture
+def collects_own() -> None:
+    """Let ``gc.collect()`` look only at what the test makes.
+
+    Among all that hundreds of tests have left in the process, it takes seconds.
+    """
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -71,9 +71,15 @@ def written_files() -> frozenset[str]:
 
 def open_files() -> list[Any]:
     """Return the file objects that are open and may have something to write."""
-    kinds = (io.TextIOWrapper, *_CLOSED_AT_END, *_BUFFERS)
-    # By type(): what isinstance() asks of objects of others may be code.
-    return [each for each in gc.get_objects() if issubclass(type(each), kinds)]
+    objects = gc.get_objects()
+    # By type(): what isinstance() asks of objects of others may be code. Classes are thousands of
+    # times fewer than objects, and some of ours are slow to ask.
+    kinds = {
+        kind
+        for kind in set(map(type, objects))
+        if issubclass(kind, (io.TextIOWrapper, *_CLOSED_AT_END, *_BUFFERS))
+    }
+    return [each for each in objects if type(each) in kinds]
 
 
 def write_out(files: Iterable[Any], *, is_end: bool = False) -> None:

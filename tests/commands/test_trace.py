@@ -45,6 +45,7 @@ def test_walk_yields_a_loop_before_its_body() -> None:
     assert list(walk((outer,))) == [outer, middle, inner]
 
 
+@pytest.mark.usefixtures("collects_own")
 def test_a_trace_can_key_a_weak_cache() -> None:
     trace = KernelTrace("k", (1, 1, 1), 4, 1, (), 0, 0, UNKNOWN_LINE, ())
     cache = weakref.WeakKeyDictionary({trace: 1})

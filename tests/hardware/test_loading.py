@@ -14,6 +14,7 @@ from kernbench.hardware import (
     parse_machine,
     source_of,
 )
+from kernbench.hardware.loading import yaml_mapping
 
 PRESETS = Path(__file__).parents[2] / "src/kernbench/hardware/presets"
 
@@ -46,6 +47,25 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 def test_every_preset_loads_at_every_size(name: str) -> None:
     for size in preset(name)["sizes"]:
         assert load_machine(name, size).num_sips == size
+
+
+def test_a_machine_that_is_loaded_again_is_described_by_what_was_read_before() -> None:
+    assert load_machine("h100-sxm:2").spec is load_machine("h100-sxm:4").spec
+
+
+def test_what_is_changed_in_a_copy_has_its_own_consequences() -> None:
+    sip = load_machine("ahbm").sip
+    before = sip.cube_hbm_gbps
+    cube = sip.cube.model_copy(update={"hbm_bandwidth_gbps": 2 * sip.cube.hbm_bandwidth_gbps})
+    assert sip.model_copy(update={"cube": cube}).cube_hbm_gbps == 2 * before
+
+
+@pytest.mark.parametrize("name", ["ahbm", "h100-sxm", "gb200", "mi300x"])
+def test_what_ships_is_read_in_c_as_in_python(name: str) -> None:
+    text = (PRESETS / f"{name}.yaml").read_text()
+    assert yaml_mapping(text, name, is_shipped=True) == yaml_mapping(text, name)
+    with pytest.raises(MachineError, match=r"line 2: .*the key 'name' is given twice"):
+        yaml_mapping("name: a\nname: b\n", name, is_shipped=True)
 
 
 def leaves(data: dict[str, Any], prefix: str = "") -> list[str]:

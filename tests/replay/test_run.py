@@ -335,6 +335,7 @@ def test_values_of_one_launch_are_never_seen_by_the_next() -> None:
         np.testing.assert_array_equal(contents(args[1], x0), np.where(np.arange(8) < 4, x0, 0))
 
 
+@pytest.mark.usefixtures("collects_own")
 def test_a_plan_dies_with_its_trace() -> None:
     trace = vector_add(100, 16)
     args = buffers(*[np.zeros(100, np.float32)] * 3)

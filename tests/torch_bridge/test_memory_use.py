@@ -244,6 +244,7 @@ def test_histories_that_pytorch_does_not_know_are_refused(name: str, value: str,
         simulated("memory_use.py", "wrong", name, value, data=False)
 
 
+@pytest.mark.usefixtures("collects_own")
 def test_what_is_found_after_the_programs_end_is_not_freed_in_it(tmp_path: Path) -> None:
     program = tmp_path / "cycles.py"
     program.write_text(

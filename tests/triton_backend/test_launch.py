@@ -358,6 +358,7 @@ def test_a_compiled_kernel_outside_its_run_says_so(
         compiled.run(1, 1, 1, 0, compiled.function, (), None, None, None, *range(6))
 
 
+@pytest.mark.usefixtures("collects_own")
 def test_a_kernel_that_outlives_its_run_dies_in_peace(
     empty_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

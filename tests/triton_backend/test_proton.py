@@ -16,6 +16,7 @@ from kernbench import ops
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.runtime_api import RuntimeContext
 from kernbench.triton_backend import activate
+from kernbench.triton_backend.proton import _ProtonLibrary, install, remove
 from tests.programs import PROGRAMS
 from tests.triton_backend.recording import RecordingLauncher, Tensor
 
@@ -55,6 +56,27 @@ def tree(path: Path) -> dict[tuple[str, ...], dict[str, Any]]:
     assert list(device) == ["KERNBENCH"]
     walk(root, ())
     return found
+
+
+def test_a_run_replaces_the_library_wherever_the_profiler_has_imported_it() -> None:
+    def users() -> dict[str, Any]:
+        return {
+            name: module.libproton
+            for name, module in list(sys.modules.items())
+            if name.startswith("triton.profiler") and hasattr(module, "libproton")
+        }
+
+    # A run of another test may be active still, as where one is kept for a notebook.
+    was_replaced = isinstance(users()["triton.profiler.profile"], _ProtonLibrary)
+    remove()
+    before = users()
+    assert len(before) > 3
+    install()
+    assert not [name for name, each in before.items() if users()[name] is each]
+    remove()
+    assert users() == before
+    if was_replaced:
+        install()
 
 
 def test_what_the_shipped_kernels_launched_before_is_in_the_tree_too(tmp_path: Path) -> None:

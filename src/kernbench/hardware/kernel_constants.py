@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from kernbench.errors import MachineError, UnknownNameError, nearest
-from kernbench.hardware.spec_base import NotNegative, Positive, Spec
+from kernbench.hardware.spec_base import SHIPPED_LOADER, NotNegative, Positive, Spec
 
 
 class KernelConstants(Spec):
@@ -151,7 +151,7 @@ def library_folder() -> Any:
 
 def _family(text: str, origin: str) -> KernelFamily:
     try:
-        return KernelFamily.model_validate(yaml.safe_load(text))
+        return KernelFamily.model_validate(yaml.load(text, Loader=SHIPPED_LOADER))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Hashable, Mapping
+from functools import lru_cache
 from importlib import resources
 from math import prod
 from pathlib import Path
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from kernbench.errors import MachineError, UnknownNameError, UsageError, nearest
 from kernbench.hardware.machine import Machine, build_machine
 from kernbench.hardware.sizes import Size, host_size, of_hosts, sized, split_size
+from kernbench.hardware.spec_base import SHIPPED_LOADER
 from kernbench.hardware.specs import MachineSpec, SipSpec
 from kernbench.logs import logger
 
@@ -57,8 +59,7 @@ def load_machine(spec: str | Path | Machine, num_sips: int | None = None) -> Mac
         _check_room(spec.name, spec.num_sips, num_sips)
         return spec
     name, numbers = split_size(str(spec))
-    text, origin = machine_text(name)
-    parsed = _validated(_parsed(text, origin), origin)
+    parsed, origin = _spec_named(name)
     size = Size(_fitting_size(parsed, num_sips))
     if numbers is not None:
         parsed, size = sized(parsed, numbers, origin)
@@ -92,8 +93,7 @@ def nodes_of(spec: str, num_nodes: int, asked: str) -> str:
     ('h100-sxm:4x8', 'gb200:16x4')
     """
     name, numbers = split_size(spec)
-    text, origin = machine_text(name)
-    per_host = host_size(_validated(_parsed(text, origin), origin), asked)
+    per_host = host_size(_spec_named(name)[0], asked)
     if numbers is None:
         return f"{name}:{num_nodes}x{per_host}"
     if len(numbers) == 1:
@@ -131,7 +131,7 @@ def divided_machine(machine: Machine, sips_per_node: int, asked: str) -> Machine
 
 def parse_machine(text: str, origin: str, num_sips: int | None = None) -> Machine:
     """Return the machine that YAML text describes; ``origin`` stands for the file in errors."""
-    spec = _validated(_parsed(text, origin), origin)
+    spec = _spec_of(text, origin)
     size = _fitting_size(spec, num_sips)
     _check_room(spec.name, size, num_sips)
     return _built(spec, Size(size), origin)
@@ -225,7 +225,7 @@ def machine_text(name: str) -> tuple[str, str]:
     raise UnknownNameError(f"unknown machine {name!r}: {nearest(name, known_machines())}")
 
 
-class _Loader(yaml.SafeLoader):
+class _GivenOnce(yaml.constructor.SafeConstructor):
     """YAML in which a key that is given twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -244,13 +244,33 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _parsed(text: str, origin: str) -> dict[str, Any]:
+class _Loader(_GivenOnce, yaml.SafeLoader):
+    pass
+
+
+class _ShippedLoader(_GivenOnce, SHIPPED_LOADER):  # type: ignore[misc] # PyYAML may lack it
+    pass
+
+
+def _spec_named(name: str) -> tuple[MachineSpec, str]:
+    """Return what a preset or a file describes, and what errors call it."""
+    text, origin = machine_text(name)
+    return _spec_of(text, origin, name in known_machines()), origin
+
+
+@lru_cache(maxsize=64)
+def _spec_of(text: str, origin: str, is_shipped: bool = False) -> MachineSpec:
+    """Return what a file describes; a process that loads a machine again has it already."""
+    return _validated(_parsed(text, origin, is_shipped), origin)
+
+
+def _parsed(text: str, origin: str, is_shipped: bool = False) -> dict[str, Any]:
     """Return what a file says, on top of what the machine says that it names as its ``base``.
 
     Raises:
         MachineError: It is no mapping, or its base is not one that stands by itself.
     """
-    data = yaml_mapping(text, origin)
+    data = yaml_mapping(text, origin, is_shipped=is_shipped)
     name = data.get("base")
     if not isinstance(name, str):
         return data
@@ -259,7 +279,7 @@ def _parsed(text: str, origin: str) -> dict[str, Any]:
             f"{origin}: base must be a machine that ships with kernbench, but got {name!r}: "
             f"{nearest(name, known_machines())}"
         )
-    base = yaml_mapping(*machine_text(name))
+    base = yaml_mapping(*machine_text(name), is_shipped=True)
     if "base" in base:
         raise MachineError(
             f"{origin}: base is {name}, which has a base itself; name {base['base']}"
@@ -284,15 +304,19 @@ def _leaf_paths(data: Mapping[str, Any], prefix: str = "") -> list[str]:
     return paths
 
 
-def yaml_mapping(text: str, origin: str, model: type[BaseModel] = MachineSpec) -> dict[str, Any]:
+def yaml_mapping(
+    text: str, origin: str, model: type[BaseModel] = MachineSpec, *, is_shipped: bool = False
+) -> dict[str, Any]:
     """Return the keys of a YAML text; ``model`` is what it describes.
+
+    A text that ships with kernbench (``is_shipped``) is read faster.
 
     Raises:
         MachineError: It is none, or no mapping; names ``origin`` and the line.
     """
     try:
-        # A SafeLoader that only adds a check.
-        data = yaml.load(text, Loader=_Loader)
+        # SafeLoaders that only add a check.
+        data = yaml.load(text, Loader=_ShippedLoader if is_shipped else _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" line {mark.line + 1}" if mark is not None else ""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -22,6 +24,7 @@ _SCOPES: ContextVar[Path] = ContextVar("kernbench_proton_scopes", default=())
 _IS_LAUNCHING: ContextVar[bool] = ContextVar("kernbench_proton_launching", default=False)
 """Whether the innermost scope is that of a launch, which its kernel has named."""
 _LIBRARY = "triton._C.libproton"
+_PROFILER = "triton.profiler"
 _NAME = "kernbench"
 
 
@@ -202,11 +205,22 @@ def remove() -> None:
 
 def _replace(before: Any, after: Any) -> None:
     """Replace the library in its package and in the modules that have imported it."""
-    for name, module in list(sys.modules.items()):
-        if name == _LIBRARY and module is not None:
-            module.proton = after  # type: ignore[attr-defined]
-        elif name.startswith("triton.profiler") and getattr(module, "libproton", None) is before:
-            module.libproton = after  # type: ignore[attr-defined]
+    sys.modules[_LIBRARY].proton = after  # type: ignore[attr-defined]
+    for name in _names_in_profiler() if _PROFILER in sys.modules else ():
+        module = sys.modules.get(name)
+        if getattr(module, "libproton", None) is before:
+            module.libproton = after  # type: ignore[union-attr]
+
+
+@cache
+def _names_in_profiler() -> tuple[str, ...]:
+    """Return the names of the modules of Triton's profiler; few are imported.
+
+    Each run begins and ends with a search for them, and a process may have thousands of others.
+    """
+    (folder,) = map(pathlib.Path, sys.modules[_PROFILER].__path__)
+    paths = (each.relative_to(folder).with_suffix("").parts for each in folder.rglob("*.py"))
+    return tuple(".".join((_PROFILER, *parts)).removesuffix(".__init__") for parts in paths)
 
 
 def _write(session: _Session, output_format: str) -> None:

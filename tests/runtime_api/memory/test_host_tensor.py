@@ -137,6 +137,7 @@ def test_an_address_inside_a_lent_tensor_leads_to_its_memory() -> None:
 
 
 @pytest.mark.adr("0050-D7")
+@pytest.mark.usefixtures("collects_own")
 def test_a_tensor_that_is_gone_is_reached_no_more() -> None:
     lent, tensor = LentMemory(), Foreign(np.array([1.0], np.float32))
     lent.lend(tensor)

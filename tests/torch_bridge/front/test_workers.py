@@ -158,6 +158,7 @@ def test_two_files_of_a_data_set_are_mapped_by_workers(tmp_path: Path) -> None:
     simulated(path, nprocs=4)
 
 
+@pytest.mark.usefixtures("collects_own")
 def test_loaders_that_a_program_leaves_open_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     unraisable: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
