@@ -86,3 +86,49 @@ def test_a_larger_machine_shows_as_many_devices_as_pytorch_numbers_and_says_so(
     context = simulated(program, machine="ahbm:300")
     (said,) = [line for remark in context.run.remarks for line in remark() if "can number" in line]
     assert "machine ahbm has 300 devices, of which the program sees the 128" in said
+
+
+@pytest.mark.adr("0165-D3")
+@pytest.mark.parametrize("machine", ["ahbm:300", "ahbm:4"])
+def test_no_number_that_pytorch_cuts_is_another_device(program: Path, machine: str) -> None:
+    """Cut to 8 bits, 256 is 0, which exists, and 300 is 44."""
+    program.write_text(
+        "import torch\n"
+        "layer, ones = torch.nn.Linear(2, 2), torch.ones(2)\n"
+        "for number in (128, 130, 256, 300):\n"
+        "    name = f'cuda:{number}'\n"
+        "    for call in (\n"
+        "        lambda: ones.to(name),\n"
+        "        lambda: ones.to(device=name),\n"
+        "        lambda: ones.cuda(number),\n"
+        "        lambda: layer.to(name),\n"
+        "        lambda: layer.to(device=name),\n"
+        "        lambda: layer.cuda(number),\n"
+        "        lambda: torch.zeros(2, device=name),\n"
+        "        lambda: torch.zeros(2, device=number),\n"
+        "        lambda: torch.arange(2, device=name),\n"
+        "        lambda: torch.tensor([1.0], device=name),\n"
+        "        lambda: torch.zeros_like(ones, device=name),\n"
+        "        lambda: ones.new_zeros(2, device=name),\n"
+        "        lambda: torch.nn.Linear(2, 2, device=name),\n"
+        "        lambda: torch.set_default_device(name),\n"
+        "        lambda: torch.cuda.set_device(name),\n"
+        "        lambda: torch.cuda.Stream(name),\n"
+        "        lambda: torch.cuda.get_device_properties(number),\n"
+        "        lambda: torch.Generator(name),\n"
+        "    ):\n"
+        "        try:\n"
+        "            call()\n"
+        "        except ValueError as error:\n"
+        "            assert f'cuda:{number} does not exist' in str(error), error\n"
+        "            assert 'devices (0 to' in str(error) or 'number 128 (0' in str(error), error\n"
+        "        else:\n"
+        "            raise AssertionError(call)\n"
+        "try:\n"
+        "    torch.zeros(2, device=torch.device('cuda', 130))\n"
+        "except ValueError as error:\n"
+        "    assert 'what torch.device makes of cuda:130' in str(error), error\n"
+        "else:\n"
+        "    raise AssertionError\n"
+    )
+    simulated(program, machine=machine)

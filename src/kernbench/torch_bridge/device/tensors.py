@@ -20,6 +20,7 @@ from kernbench.torch_bridge.placement.names import (
     CPU,
     DEVICE_TYPE,
     EXECUTING,
+    check_name,
     is_simulated,
     with_index,
 )
@@ -35,6 +36,7 @@ _num_modes = torch._C._len_torch_function_stack
 _numpy, _tolist = torch.Tensor.numpy, torch.Tensor.tolist
 _new_tensor = torch.Tensor.new_tensor
 _make_nested: Any = torch._C._nested.nested_tensor
+_begin_default = DeviceContext.__init__
 _make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 _BY_SHAPE = (
     *("empty", "zeros", "ones", "full", "rand", "randn", "randint", "randperm"),
@@ -296,14 +298,33 @@ def _numbered(original: Any) -> Any:
     """Return a function that also accepts a device number, which C++ does not know."""
 
     def make(*args: Any, **kwargs: Any) -> Tensor:
-        if type(kwargs.get("device")) is int:
-            kwargs["device"] = with_index(kwargs["device"])
+        device = kwargs.get("device")
+        if type(device) is int:
+            kwargs["device"] = with_index(device)
+        elif type(device) is str:
+            check_name(device)
         made: Tensor = original(*args, **kwargs)
         return made
 
     make.__name__ = original.__name__
     make.__doc__ = original.__doc__
     return make
+
+
+def _checked(original: Any) -> Any:
+    """Return a function that refuses what its first argument names, before C++ cuts its number."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        check_name(kwargs.get("device", args[0] if args else None))
+        return original(*args, **kwargs)
+
+    return call
+
+
+def _default(self: DeviceContext, device: Any) -> None:
+    """``torch.set_default_device``."""
+    check_name(device)
+    _begin_default(self, device)
 
 
 def _nested(parts: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Tensor:
@@ -395,6 +416,8 @@ def install(patches: Patches) -> None:
         _SHARDED_OPS[made] = _SHARDED_OPS[original]
         patches.on_close(_SHARDED_OPS.pop, made)
     patches.set(torch._C._nested, "nested_tensor", _nested)
+    patches.set(torch._C._nn, "_parse_to", _checked(torch._C._nn._parse_to))
+    patches.set(DeviceContext, "__init__", _default)
     patches.set(torch._C, "_group_tensors_by_device_and_dtype", _by_device_and_dtype)
     for name in ("tensor", "as_tensor", "asarray", "scalar_tensor"):
         _replace_function(patches, name, _factory)

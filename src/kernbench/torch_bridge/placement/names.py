@@ -102,6 +102,16 @@ def with_index(device: Any) -> torch.device:
     return found
 
 
+def check_name(device: Any) -> None:
+    """Refuse a device's name whose number PyTorch would cut to 8 bits: it would mean another.
+
+    Raises:
+        UsageError: It has such a number; the machine has no such device.
+    """
+    if type(device) is str and _number_in(device) >= MOST_DEVICES and is_simulated(device):
+        check_index(_number_in(device))
+
+
 def _number_in(device: Any) -> int:
     number = device.rpartition(":")[2] if isinstance(device, str) else ""
     return int(number) if number.isdecimal() else -1
@@ -117,6 +127,12 @@ def check_index(index: int) -> None:
     count, machine = session.num_devices, session.run.machine
     if 0 <= index < count:
         return
+    if index < 0:
+        raise UsageError(
+            f"{DEVICE_TYPE}:{index} does not exist: it is what torch.device makes of "
+            f"{DEVICE_TYPE}:{index + 2 * MOST_DEVICES}, as PyTorch keeps 8 bits of a number; "
+            f"machine {machine.name} has {count} devices (0 to {count - 1})"
+        )
     if machine.num_hosts > 1:
         raise UsageError(
             f"{DEVICE_TYPE}:{index} does not exist: each node of machine {machine.name} has "
