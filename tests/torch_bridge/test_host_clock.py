@@ -31,3 +31,23 @@ def test_reading_a_value_waits_for_the_device() -> None:
     copy = context.op_log.instances[-1]
     assert copy.template.name == "copy_to_host"
     assert wait.end_ps == copy.ends_ps[0]
+
+
+@pytest.mark.adr("0224-D1")
+@pytest.mark.parametrize("memory", ["plain", "pinned"])
+@pytest.mark.parametrize("kind", ["to", "cuda", "copy", "assigned", "tensor"])
+def test_a_copy_from_the_host_waits_for_its_stream(kind: str, memory: str) -> None:
+    context = simulated("host_copies.py", kind, memory)
+    (wait,) = [span for span in context.op_log.host_spans if span.kind == "wait"]
+    (copy,) = [
+        each for each in context.op_log.instances if each.template.name == "copy_from_host"
+    ]
+    assert wait.end_ps == copy.ends_ps[0]
+
+
+@pytest.mark.adr("0224-D1")
+@pytest.mark.parametrize("memory", ["plain", "pinned"])
+@pytest.mark.parametrize("kind", ["to_on", "cuda_on", "copy_on", "filled", "of_device"])
+def test_a_copy_that_need_not_block_waits_for_nothing(kind: str, memory: str) -> None:
+    context = simulated("host_copies.py", kind, memory)
+    assert not [span for span in context.op_log.host_spans if span.kind == "wait"]

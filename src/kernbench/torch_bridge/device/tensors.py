@@ -187,7 +187,8 @@ def cpu(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 def cuda(self: Tensor, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Tensor:
     """``Tensor.cuda``."""
-    return to(self, with_index("cuda" if device is None else device))
+    target = with_index("cuda" if device is None else device)
+    return to(self, target, non_blocking=True, **kwargs) if non_blocking else to(self, target)
 
 
 def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -297,7 +297,10 @@ class Observer(Mode):
         if operation.is_copy and source is None:
             if self._owe is not None:
                 self._owe(operation, args)
-            self._copy("copy_from_host", sip_id, num_bytes((result,)))
+            command = self._copy("copy_from_host", sip_id, num_bytes((result,)))
+            if not (kwargs.get("non_blocking") or args[2:] == (True,)):
+                # PyTorch synchronizes the stream, whatever memory the copy comes from.
+                self._host.wait(command)
         else:
             self._launch(func, operation, args, kwargs, result, known, sip_id)
         return result
