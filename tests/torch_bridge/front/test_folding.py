@@ -246,6 +246,15 @@ def test_others_are_run_to_compare_them() -> None:
     assert found.returncode == 0
     assert "rank 1 and rank 3 took as long as what ran for it, to the picosecond" in found.stdout
     assert "folded: they took as long as with all ranks, to the picosecond" in found.stdout
+    # Only what was checked is claimed: two other ranks do what rank 0 does, and rank 3 does not.
+    found = on_command_line("late", "--no-data", "--fold-check", "1")
+    assert found.returncode == 0
+    assert re.search(r"rank [12] took as long as what ran for it", found.stdout)
+    assert "if the 2 that were not checked do as well, they took as long" in found.stdout
+    assert "--fold-check 3 checks them all" in found.stdout
+    found = on_command_line("late", "--no-data", "--fold-check", "3")
+    assert found.returncode == 1
+    assert "rank 3 does not do what rank 0 does" in found.stdout
 
 
 @pytest.mark.adr("0185-D3")

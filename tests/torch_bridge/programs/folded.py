@@ -52,6 +52,14 @@ def branching() -> None:
     dist.all_reduce(x)
 
 
+def late() -> None:
+    """One rank does more at the end."""
+    x = torch.ones(64, 64, device="cuda")
+    dist.all_reduce(x)
+    if rank == 3:
+        x = x @ x
+
+
 def to_next() -> None:
     x = torch.ones(64, device="cuda")
     work = dist.isend(x, (rank + 1) % ranks)

@@ -212,7 +212,9 @@ def _run_folded(
                 # Ranks that run together are one choice.
                 chosen = {Folding(num_ranks, axes, base).running: base for base in bases}
                 peers = {base: running for running, base in chosen.items()}
-                known = _of_other(other, axes, 0, tuple(set().union(*peers.values())))
+                others = set().union(*peers.values())
+                folding.num_checked = len(others - set(folding.running))
+                known = _of_other(other, axes, 0, tuple(others))
                 found = [
                     compared(folding, known, _of_other(other, axes, base, peers[base]))
                     for base in peers

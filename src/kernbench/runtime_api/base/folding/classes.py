@@ -61,6 +61,8 @@ class Folding:
         self.is_alike: bool | None = None
         """Whether other ranks that were run do what ran for them, in the same time; None where none
         was."""
+        self.num_checked = 0
+        """How many other ranks that was."""
         self.has_host_times = False
         """Whether the Python of hosts takes time."""
         self.running = tuple(sorted({self.representative(rank) for rank in range(num_ranks)}))
@@ -266,8 +268,14 @@ class Folding:
             if self.is_alike is False:
                 return lines
             took = "they took as long as with all ranks, to the picosecond"
+            others = self.num_ranks - len(self.running)
             if self.is_alike is None:
                 took = f"if they do, {took}; --fold=check runs some of them to see"
+            elif self.num_checked < others:
+                took = (
+                    f"if the {others - self.num_checked} that were not checked do as well, {took}; "
+                    f"--fold-check {others} checks them all"
+                )
             lines.append(f"folded: {took}")
             if self.has_host_times:
                 lines.append(
