@@ -39,9 +39,7 @@ def test_reading_a_value_waits_for_the_device() -> None:
 def test_a_copy_from_the_host_waits_for_its_stream(kind: str, memory: str) -> None:
     context = simulated("host_copies.py", kind, memory)
     (wait,) = [span for span in context.op_log.host_spans if span.kind == "wait"]
-    (copy,) = [
-        each for each in context.op_log.instances if each.template.name == "copy_from_host"
-    ]
+    (copy,) = [each for each in context.op_log.instances if each.template.name == "copy_from_host"]
     assert wait.end_ps == copy.ends_ps[0]
 
 

@@ -527,6 +527,17 @@ def device_random_numbers_have_a_seed_and_an_offset() -> None:
     assert generator.get_state().tolist() != state.tolist()
     torch.manual_seed(3)
     assert torch.rand(4).tolist() == on_host.tolist()  # the device has not used the host's numbers
+    for module in (torch.cuda, torch.cuda.random):
+        states = module.get_rng_state_all()
+        assert len(states) == torch.cuda.device_count()
+        first = torch.rand(4, device="cuda")
+        assert module.get_rng_state_all()[0].tolist() != states[0].tolist()
+        module.set_rng_state_all(states)
+        assert module.get_rng_state().tolist() == states[0].tolist()
+        assert torch.rand(4, device="cuda").tolist() == first.tolist()
+        module.seed_all()
+        assert module.initial_seed() != 3
+        module.manual_seed_all(3)
     for seed in (2**64 - 1, 2**63, -1, -(2**63)):
         torch.manual_seed(seed)
         assert torch.cuda.initial_seed() == torch.initial_seed() == seed % 2**64

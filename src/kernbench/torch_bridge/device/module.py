@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
@@ -124,6 +125,18 @@ def _architectures() -> list[str]:
     return [f"sm_{each}" for each in sorted({*_ARCHITECTURES, own})]
 
 
+def _random_states() -> list[Tensor]:
+    """``torch.cuda.get_rng_state_all``: a process has one generator for all devices."""
+    return [rng.get_rng_state() for _ in range(device_count())]
+
+
+def _set_random_states(new_states: Iterable[Tensor]) -> None:
+    """``torch.cuda.set_rng_state_all``: that of the current device counts."""
+    for index, state in enumerate(new_states):
+        if index == current_index():
+            rng.set_rng_state(state)
+
+
 def _ignore(*args: Any, **kwargs: Any) -> None:
     """Accept a call that has no effect on simulated devices."""
 
@@ -160,13 +173,7 @@ def install(patches: Patches) -> None:
             "set_stream": streams.set_stream,
             "current_stream": streams.current_stream,
             "default_stream": streams.default_stream,
-            "manual_seed": rng.manual_seed,
-            "manual_seed_all": rng.manual_seed,
-            "initial_seed": rng.initial_seed,
             "default_generators": rng.DefaultGenerators(),
-            "get_rng_state_all": lambda: [rng.get_rng_state()] * device_count(),
-            "get_rng_state": rng.get_rng_state,
-            "set_rng_state": rng.set_rng_state,
         },
     )
     patches.set_all(
@@ -178,10 +185,22 @@ def install(patches: Patches) -> None:
         },
     )
     patches.set_all(torch, streams.OF_ANY_DEVICE)
-    patches.set_all(
-        torch.cuda.random,
-        {"manual_seed_all": rng.manual_seed, "manual_seed": rng.manual_seed},
-    )
+    # Programs take them from either module.
+    for of_numbers in (torch.cuda, torch.cuda.random):
+        patches.set_all(
+            of_numbers,
+            {
+                "manual_seed": rng.manual_seed,
+                "manual_seed_all": rng.manual_seed,
+                "seed": rng.seed,
+                "seed_all": rng.seed,
+                "initial_seed": rng.initial_seed,
+                "get_rng_state": rng.get_rng_state,
+                "get_rng_state_all": _random_states,
+                "set_rng_state": rng.set_rng_state,
+                "set_rng_state_all": _set_random_states,
+            },
+        )
     patches.set_all(
         torch._C,
         {
