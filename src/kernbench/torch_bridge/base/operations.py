@@ -47,6 +47,28 @@ _READ_BY_HOST = frozenset(
         "aten.equal.default",
     }
 )
+# The size of their result is a number on the device, which the host reads before it can go on.
+_SIZED_BY_NUMBERS = frozenset(
+    {
+        "aten.nonzero.default",
+        "aten.nonzero.out",
+        "aten.masked_select.default",
+        "aten.masked_select.out",
+        "aten._unique.default",
+        "aten._unique2.default",
+        "aten.unique_consecutive.default",
+        "aten.unique_dim.default",
+        "aten.bincount.default",
+        "aten.repeat_interleave.Tensor",
+    }
+)
+# Those among which a mask is taken apart into the places that it has, as nonzero does it.
+_BY_INDICES = frozenset({"aten.index.Tensor"})
+_PUT = frozenset(
+    {"aten.index_put.default", "aten.index_put_.default", "aten._index_put_impl_.default"}
+)
+_SIZED = _SIZED_BY_NUMBERS | _BY_INDICES | _PUT
+_MASKS = (torch.bool, torch.uint8)
 _MOVES = frozenset({"aten.clone.default", "aten.copy_.default", "aten._to_copy.default"})
 _BY_LAYOUT = (
     frozenset(
@@ -125,6 +147,8 @@ class Operation:
     """Whether its operand and its result may be in different places."""
     is_read: bool
     """Whether the host gets its result, and waits for it."""
+    may_wait: bool
+    """Whether the host may wait for a number on the device, as :func:`waits` says of a call."""
     makes_memory: bool
     """Whether a result may have memory of its own."""
     has_host_results: bool
@@ -204,6 +228,7 @@ def describe(func: Any) -> Operation:
         is_random=is_random,
         is_copy=is_copy,
         is_read=is_read,
+        may_wait=full_name in _SIZED,
         makes_memory=makes_memory,
         has_host_results=full_name in _HOST_RESULTS,
         makes_empty=full_name.startswith(("aten.empty", "aten.new_empty")),
@@ -216,7 +241,8 @@ def describe(func: Any) -> Operation:
         is_plain=func.namespace == "aten"
         and not (is_free or is_copy or is_random or is_read or is_composite)
         and not has_choices
-        and full_name not in _HOST_RESULTS,
+        and full_name not in _HOST_RESULTS
+        and full_name not in _SIZED,
         has_choices=has_choices,
         ends_at=ends_at,
         is_elementwise=torch.Tag.pointwise in func.tags or full_name in _ELEMENTWISE,
@@ -226,3 +252,20 @@ def describe(func: Any) -> Operation:
         changed=tuple(sorted(written.union(_WRITTEN_UNSAID.get(full_name, ())))),
         written_names=frozenset(schema.arguments[position].name for position in written),
     )
+
+
+def waits(operation: Operation, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Return whether a call of an operation that may wait makes the host of a GPU wait.
+
+    Source: ``expandTensors`` and ``canDispatchToMaskedFill`` of PyTorch's ``IndexingUtils.h``, and
+    the CUDA kernels of the others.
+    """
+    name = operation.full_name
+    if name in _SIZED_BY_NUMBERS:
+        return name != "aten.repeat_interleave.Tensor" or kwargs.get("output_size") is None
+    masks = (isinstance(each, torch.Tensor) and each.dtype in _MASKS for each in args[1])
+    if not any(masks):
+        return False
+    # One value for all places is filled in under the mask.
+    adds = (args[3] if len(args) > 3 else kwargs.get("accumulate", False)) or name not in _PUT
+    return bool(adds or args[2].numel() != 1)

@@ -15,7 +15,7 @@ from kernbench.library_kernels import AutogradPhase
 from kernbench.torch_bridge.base.direct import KnownCall, execute_first
 from kernbench.torch_bridge.base.modes import Mode
 from kernbench.torch_bridge.base.operation_timing import phase_now
-from kernbench.torch_bridge.base.operations import PLAIN, Operation, describe, holds_memory
+from kernbench.torch_bridge.base.operations import PLAIN, Operation, describe, holds_memory, waits
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs import check_operands, num_bytes
 from kernbench.torch_bridge.device.pinned import is_pinned, pinned
@@ -54,6 +54,8 @@ _ZEROS = torch.ops.aten.zeros.default
 _NUMBER = torch.ops.aten.scalar_tensor.default
 """What C++ calls for a number that a program assigns to elements of a tensor."""
 _STRIDED = torch.strided
+_SIZE_BYTES = 8
+"""Of the size of a result, which the host reads."""
 DispatchKey = torch._C.DispatchKey
 _OF_ANY_DEVICE = (DispatchKey.CompositeExplicitAutograd, DispatchKey.BackendSelect)
 """The keys of what calls the operations of an operator of functions."""
@@ -375,6 +377,8 @@ class Observer(Mode):
             if known is not None:
                 known.timings[sip_id] = timing
         self._host.launch(operation.name, timing.in_phase(self._host.phase()), sip_id)
+        if operation.may_wait and waits(operation, args, kwargs):
+            self._copy_to_host(sip_id, _SIZE_BYTES)
 
     def _copy(self, kind: Any, sip_id: int, size_bytes: int) -> Any:
         template = self._process.session.run.transfers.build(kind, sip_id, size_bytes)
