@@ -115,6 +115,7 @@ test-titan: $(VENV)/torch.stamp ## train torchtitan's small models, sharded in f
 
 test-field: $(VENV)/torch.stamp ## run programs and mistakes of kernbench's users: ARGS="libraries pinned" for some
 	$(PIP) install --quiet --constraint constraints/locked.txt hydra-core
+	$(PIP) install --quiet --constraint constraints/locked.txt transformers==5.23.0 peft==0.21.2 trl==1.16.0 lightning==2.6.6 diffusers==0.42.1
 	DS_BUILD_OPS=0 $(PIP) install --quiet --constraint constraints/locked.txt --no-build-isolation deepspeed || echo "deepspeed is not installed"
 	$(BIN)/python tests/field/run.py $(ARGS)
 

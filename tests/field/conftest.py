@@ -1,3 +1,3 @@
 """The programs here are run by ``make test-field``; the tests here are of their runner."""
 
-collect_ignore = ["libraries", "programs", "reliability"]
+collect_ignore = ["libraries", "programs", "reliability", "trainers"]
