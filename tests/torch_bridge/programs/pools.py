@@ -7,6 +7,7 @@ import os
 import random
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import Manager, Pipe, Pool, Process, Queue, current_process
 from multiprocessing.connection import wait
@@ -81,6 +82,17 @@ def main():
     with ProcessPoolExecutor(2) as executor:
         found.append(list(executor.map(square, [1, 2, 3])))
         found.append(repr(executor.submit(fail, 3).exception()))
+        found.append(repr(executor.submit(sys.exit, 4).exception()))
+        found.append(executor.submit(square, 5).result())
+    # A worker that ends in the middle of a task, and ones that cannot begin, break their pool.
+    with ProcessPoolExecutor(1) as executor:
+        found.append(repr(executor.submit(os._exit, 3).exception()))
+        try:
+            executor.submit(square, 5)
+        except BrokenProcessPool as error:
+            found.append(repr(error))
+    with ProcessPoolExecutor(1, initializer=fail, initargs=(1,)) as executor:
+        found.append(type(executor.submit(square, 5).exception()).__name__)
     CALLS["count"] = 11
     name = f"segment{os.environ['SEGMENT']}{os.environ['RANK']}"
     segment = SharedMemory(create=True, size=32, name=name)

@@ -8,8 +8,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from concurrent.futures.process import ProcessPoolExecutor
 from copy import copy
 from functools import partial
 from multiprocessing import get_start_method
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.clock import CtrlC
 from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.front import executors
 from kernbench.torch_bridge.front.forks import Memory
 from kernbench.torch_bridge.front.spawn import found_in, own_code, own_copy, take_values
 from kernbench.torch_bridge.processes.call_counts import uncounted
@@ -37,8 +36,6 @@ _KEPT = ("_config", "_popen", "_Popen")
 """Attributes of a process that are not the program's; its key must not be copied."""
 _start: Any = BaseProcess.start
 _real_pid, _real_parent_pid = os.getpid, os.getppid
-_make_pool = ProcessPoolExecutor.__init__
-_submit_really, _shut_down_really = ProcessPoolExecutor.submit, ProcessPoolExecutor.shutdown
 _children: set[BaseProcess] = vars(processes)["_children"]
 
 
@@ -50,10 +47,7 @@ def install(patches: Patches, programs: Programs) -> None:
     patches.set(context, "_actual_context", context._actual_context)
     patches.set(processes, "_children", _ChildrenOfEach())
     patches.set(processes, "_current_process", _as_rank())
-    patches.set_all(
-        ProcessPoolExecutor,
-        {"__init__": _make_executor, "submit": _submit, "shutdown": _shut_down},
-    )
+    executors.install(patches)
     patches.set(os, "getpid", _getpid)
     patches.set(os, "getppid", _getppid)
     patches.set(multiprocessing, "parent_process", _parent_process)
@@ -110,59 +104,6 @@ class _ChildrenOfEach:
 
     def discard(self, started: BaseProcess) -> None:
         self._own.discard(started)
-
-
-def _make_executor(
-    self: Any,
-    max_workers: int | None = None,
-    mp_context: Any = None,
-    initializer: Callable[..., object] | None = None,
-    initargs: tuple[Any, ...] = (),
-    *,
-    max_tasks_per_child: int | None = None,
-) -> None:
-    """``ProcessPoolExecutor``: in a simulated process, on a pool of workers."""
-    if HERE.process is None or HERE.is_foreign:
-        _make_pool(
-            self, max_workers, mp_context, initializer, initargs,
-            max_tasks_per_child=max_tasks_per_child,
-        )  # fmt: skip
-        return
-    if max_workers is not None and max_workers <= 0:
-        raise ValueError("max_workers must be greater than 0")
-    if initializer is not None and not callable(initializer):
-        raise TypeError("initializer must be a callable")
-    context = mp_context or multiprocessing.get_context()
-    self._kernbench_pool = context.Pool(max_workers, initializer, initargs, max_tasks_per_child)
-    self._kernbench_ends = False
-
-
-def _submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-    """``ProcessPoolExecutor.submit``."""
-    pool = vars(self).get("_kernbench_pool")
-    if pool is None:
-        future: Future[Any] = _submit_really(self, fn, *args, **kwargs)
-        return future
-    if self._kernbench_ends:
-        raise RuntimeError("cannot schedule new futures after shutdown")
-    future = Future()
-    future.set_running_or_notify_cancel()
-    pool.apply_async(
-        fn, args, kwargs, callback=future.set_result, error_callback=future.set_exception
-    )
-    return future
-
-
-def _shut_down(self: Any, wait: bool = True, *, cancel_futures: bool = False) -> None:
-    """``ProcessPoolExecutor.shutdown``."""
-    pool = vars(self).get("_kernbench_pool")
-    if pool is None:
-        _shut_down_really(self, wait, cancel_futures=cancel_futures)
-        return
-    self._kernbench_ends = True
-    pool.close()
-    if wait:
-        pool.join()
 
 
 def _start_process(self: Any, programs: Programs) -> None:
