@@ -82,3 +82,30 @@ def test_they_know_their_parent_and_what_it_has_besides(tmp_path: Path) -> None:
     simulated(path, f"{tmp_path}/simulated")
     found = (tmp_path / "simulated").read_text()
     assert found == (tmp_path / "real").read_text() == "[4, 9] True True True True 3"
+
+
+def test_a_forked_process_has_what_its_parent_alone_defines(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "guarded.py"
+    program.write_text(
+        "import multiprocessing\n"
+        "if __name__ == '__main__':\n"
+        "    import math\n"
+        "    def half(number): return math.floor(number / 2)\n"
+        "    def work(queue, *, number=9): queue.put(half(number))\n"
+        "    queue = multiprocessing.Queue()\n"
+        "    forked = multiprocessing.get_context('fork')\n"
+        "    child = forked.Process(target=work, args=(queue,))\n"
+        "    child.start()\n"
+        "    print('got', queue.get())\n"
+        "    child.join()\n"
+        "    child = multiprocessing.get_context('spawn').Process(target=work, args=(queue,))\n"
+        "    child.start()\n"
+        "    child.join()\n"
+        "    print('spawned', child.exitcode)\n"
+    )
+    simulated(program)
+    out, error = capfd.readouterr()
+    assert out.splitlines() == ["got 4", "spawned 1"]
+    assert "has no attribute 'work'" in error

@@ -6,6 +6,7 @@ import copy
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import update_wrapper
 from operator import attrgetter
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -69,10 +70,11 @@ def _in_new_main(
     return work
 
 
-def own_code(found: Any, programs: Programs) -> Any:
+def own_code(found: Any, programs: Programs, *, is_forked: bool = False) -> Any:
     """Return the calling process's own version of a function or class of its parent.
 
-    It is looked up by name in the process's own modules, as in a spawned real process.
+    It is looked up by name in the process's own modules, as in a spawned real process; a forked one
+    has what only its parent has defined, too, as under ``if __name__ == "__main__"``.
     """
     if isinstance(found, MethodType) and isinstance(found.__self__, type):
         return getattr(own_code(found.__self__, programs), found.__name__)
@@ -83,6 +85,8 @@ def own_code(found: Any, programs: Programs) -> Any:
     if module == "__main__" and hasattr(main, "__file__"):
         if main.__name__ == "__main__":
             main = sys.modules["__main__"] = programs.execute("__mp_main__")
+        if is_forked and not hasattr(main, path.partition(".")[0]):
+            return _with_names_of(found, main)
         return attrgetter(path)(main)
     try:
         return attrgetter(path)(importlib.import_module(module))
@@ -90,14 +94,30 @@ def own_code(found: Any, programs: Programs) -> Any:
         return found
 
 
+def _with_names_of(found: Any, main: ModuleType) -> Any:
+    """Return code of a parent's ``__main__`` that finds its names in the calling process's own."""
+    if not isinstance(found, FunctionType) or found.__module__ != "__main__":
+        return found
+    made = FunctionType(
+        found.__code__, vars(main), found.__name__, found.__defaults__, found.__closure__
+    )
+    made.__kwdefaults__ = found.__kwdefaults__
+    return update_wrapper(made, found)
+
+
 def take_values(parent: Mapping[str, Any]) -> None:
-    """Copy all values but code from the parent's ``__main__``, as a forked process has them."""
+    """Copy what the parent's ``__main__`` has, as a forked process has it.
+
+    Of code that is what the process has not defined itself.
+    """
     main = sys.modules.get("__mp_main__")
     if main is None or vars(main) is parent:
         return
     for name, value in parent.items():
         is_code = isinstance(value, (type, FunctionType, ModuleType))
-        if not name.startswith("__") and not is_code:
+        if is_code and not name.startswith("__"):
+            vars(main).setdefault(name, _with_names_of(value, main))
+        elif not name.startswith("__"):
             try:
                 vars(main)[name] = own_copy(value)
             except Exception:

@@ -233,7 +233,9 @@ class RankProcess(_Started):
             child = object.__new__(own_code(type(started), programs))
             child.__dict__.update(given)
             if given["_target"] is not None:
-                child.__dict__["_target"] = own_code(given["_target"], programs)
+                child.__dict__["_target"] = own_code(
+                    given["_target"], programs, is_forked=forks == "fork"
+                )
             if forks == "fork":
                 take_values(parent)
             child.run()
