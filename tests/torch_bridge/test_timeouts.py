@@ -114,4 +114,4 @@ def test_looks_without_any_deadline_end_as_a_deadlock(case: str) -> None:
 def test_what_cannot_happen_is_a_deadlock_at_once() -> None:
     error = error_of("meeting_without_rank_0")
     assert isinstance(error, DeadlockError)
-    assert "nothing can wake ranks 1 and 2 at 4.000 us" in str(error)
+    assert "nothing can wake ranks 1 and 2 at 5.500 us" in str(error)
