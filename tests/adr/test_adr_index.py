@@ -22,6 +22,11 @@ def test_every_record_is_in_the_index_exactly_once() -> None:
     assert sorted(each["file"] for each in entries()) == [path.name for path in adr_files()]
 
 
+def test_no_number_is_given_twice() -> None:
+    numbers = [path.name[:4] for path in adr_files()]
+    assert len(numbers) == len(set(numbers))
+
+
 @pytest.mark.parametrize("path", adr_files(), ids=lambda path: path.name[:4])
 def test_an_entry_says_what_the_record_says(path: Path) -> None:
     (entry,) = [each for each in entries() if each["file"] == path.name]

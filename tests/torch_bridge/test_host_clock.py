@@ -33,7 +33,7 @@ def test_reading_a_value_waits_for_the_device() -> None:
     assert wait.end_ps == copy.ends_ps[0]
 
 
-@pytest.mark.adr("0224-D1")
+@pytest.mark.adr("0225-D1")
 @pytest.mark.parametrize("memory", ["plain", "pinned"])
 @pytest.mark.parametrize("kind", ["to", "cuda", "copy", "assigned", "tensor"])
 def test_a_copy_from_the_host_waits_for_its_stream(kind: str, memory: str) -> None:
@@ -43,7 +43,7 @@ def test_a_copy_from_the_host_waits_for_its_stream(kind: str, memory: str) -> No
     assert wait.end_ps == copy.ends_ps[0]
 
 
-@pytest.mark.adr("0224-D1")
+@pytest.mark.adr("0225-D1")
 @pytest.mark.parametrize("memory", ["plain", "pinned"])
 @pytest.mark.parametrize("kind", ["to_on", "cuda_on", "copy_on", "filled", "of_device"])
 def test_a_copy_that_need_not_block_waits_for_nothing(kind: str, memory: str) -> None:
