@@ -154,8 +154,8 @@ class BlockCosts:
     @property
     def spill_ps(self) -> int:
         """What one run of the innermost body moves of registers that threads do not have."""
-        size = self._crossing_bytes
-        return self._sip.cycles_ps(-(-size // self._warps.shared_bytes_per_clock))
+        cycles = -(-self._crossing_bytes // self._warps.shared_bytes_per_clock)
+        return self._sip.cycles_ps(cycles)
 
     def spills_beyond(self, active: int) -> tuple[Fraction, Fraction]:
         """Return the bytes of one such run that leave the SM, and those of them that reach HBM.

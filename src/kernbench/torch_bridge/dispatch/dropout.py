@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.tensors import device_of
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
-from kernbench.torch_bridge.processes.call_counts import unseen
-from kernbench.torch_bridge.processes.of_all import library_of_all
+from kernbench.torch_bridge.processes.of_all import compose, overriding
 
 
 def install(patches: Patches) -> None:
     """Replace what ``dropout`` is composed of."""
-    library = library_of_all("aten")
-    patches.on_close(library._destroy)
-    with warnings.catch_warnings():
-        # PyTorch says that it had an implementation.
-        warnings.simplefilter("ignore", UserWarning)
-        key = "CompositeImplicitAutograd"
-        library.impl("dropout", unseen(_dropout), key, allow_override=True)
+    with overriding(patches) as library:
+        compose(library, "dropout", _dropout)
 
 
 def _dropout(input: Tensor, p: float, train: bool) -> Tensor:

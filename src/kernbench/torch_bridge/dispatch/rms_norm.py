@@ -7,7 +7,6 @@ compose it on GPUs too, and so do later ones where the weight has another dtype 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +16,7 @@ from torch import Tensor
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.tensors import device_of
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
-from kernbench.torch_bridge.processes.call_counts import unseen
-from kernbench.torch_bridge.processes.of_all import library_of_all
+from kernbench.torch_bridge.processes.of_all import compose, overriding
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -27,13 +25,8 @@ def install(patches: Patches) -> None:
     """Let norms on devices call the operation, and implement it."""
     if not hasattr(torch.ops.aten, "_fused_rms_norm_backward"):
         return
-    library = library_of_all("aten")
-    patches.on_close(library._destroy)
-    with warnings.catch_warnings():
-        # PyTorch says that it had an implementation.
-        warnings.simplefilter("ignore", UserWarning)
-        key = "CompositeImplicitAutograd"
-        library.impl("rms_norm", unseen(_rms_norm), key, allow_override=True)
+    with overriding(patches) as library:
+        compose(library, "rms_norm", _rms_norm)
         for key in ("CPU", "Meta"):
             # Not Library.impl, which wants composites to decompose for tensors without data.
             library.m.impl("_fused_rms_norm", key, _forward, False)

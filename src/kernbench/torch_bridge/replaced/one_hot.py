@@ -7,7 +7,6 @@ Source: ``Onehot.cpp`` of PyTorch's ``aten/src/ATen/native``.
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from typing import Any
 
@@ -18,21 +17,15 @@ from kernbench.torch_bridge.base.operations import PLAIN
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.tensors import device_of
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
-from kernbench.torch_bridge.processes.call_counts import unseen
-from kernbench.torch_bridge.processes.of_all import library_of_all
+from kernbench.torch_bridge.processes.of_all import compose, overriding
 from kernbench.torch_bridge.processes.registrations import KEYSET
 
 
 def install(patches: Patches) -> None:
     """Compose it so for tensors of devices."""
-    library = library_of_all("aten")
-    patches.on_close(library._destroy)
-    with warnings.catch_warnings():
-        # PyTorch says that it had an implementation.
-        warnings.simplefilter("ignore", UserWarning)
+    with overriding(patches) as library:
         before = torch.library.get_kernel("aten::one_hot", "CPU")
-        made = unseen(partial(_one_hot, before))
-        library.impl("one_hot", made, "CompositeImplicitAutograd", allow_override=True)
+        compose(library, "one_hot", partial(_one_hot, before))
 
 
 def _one_hot(before: Any, given: Tensor, num_classes: int = -1) -> Any:

@@ -19,7 +19,7 @@ _LATER_CUDNN = (90, 100)
 """Compute capabilities on which PyTorch asks cuDNN first."""
 OLDEST = 80
 """Compute capability from which on flash attention and cuDNN's run."""
-_OLDEST_OFHALVES = 70
+_OLDEST_OF_HALVES = 70
 """From which on memory-efficient attention takes halves to the engine for them."""
 WIDEST_FLASH = 256
 WIDEST_CUDNN = {90: 256}
@@ -157,7 +157,7 @@ def head_step(dtype: torch.dtype, capability: int) -> int:
     """Return what head sizes are multiples of in memory-efficient attention."""
     if capability >= OLDEST:
         return 16 // dtype.itemsize
-    return 8 if capability >= _OLDEST_OFHALVES and dtype in HALVES else 1
+    return 8 if capability >= _OLDEST_OF_HALVES and dtype in HALVES else 1
 
 
 def _cudnn(call: AttentionCall, capability: int) -> str:

@@ -7,7 +7,7 @@ Source: ``RNN.cpp`` and ``cuda/RNN.cu`` of PyTorch's ``aten/src/ATen/native``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kernbench.torch_bridge.device.tensors import device_of
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
-from kernbench.torch_bridge.processes.call_counts import unseen
+from kernbench.torch_bridge.processes.of_all import compose
 from kernbench.torch_bridge.processes.registrations import KEYSET
 
 _aten: Any = torch.ops.aten
@@ -26,10 +26,9 @@ _KEPT_BY_GRU = 5
 
 def install(library: Any) -> None:
     """Let cells on devices call the kernels, and implement these."""
-    for name, call in (("lstm_cell", _lstm_cell), ("gru_cell", _gru_cell)):
+    for name, step in (("lstm_cell", lstm_step), ("gru_cell", gru_step)):
         before = torch.library.get_kernel(f"aten::{name}", "CPU")
-        made = unseen(partial(call, before))
-        library.impl(name, made, "CompositeImplicitAutograd", allow_override=True)
+        compose(library, name, partial(_cell, step, before))
     for key in ("CPU", "Meta"):
         for name, kernel in (
             ("_thnn_fused_lstm_cell", _lstm),
@@ -41,8 +40,8 @@ def install(library: Any) -> None:
 
 
 def lstm_step(
-    given: Tensor, state: Tensor, cell: Tensor, weights: Sequence[Tensor], biases: Sequence[Any]
-) -> tuple[Tensor, Tensor]:
+    given: Tensor, state: Tensor, cell: Any, weights: Sequence[Tensor], biases: Sequence[Any]
+) -> tuple[Tensor, Tensor | None]:
     """Return the state and the cell after a step: two products and a kernel."""
     of_input, of_state = given @ weights[0].t(), state @ weights[1].t()
     made = _aten._thnn_fused_lstm_cell(of_input, of_state, cell, *biases)
@@ -50,48 +49,33 @@ def lstm_step(
 
 
 def gru_step(
-    given: Tensor, state: Tensor, weights: Sequence[Tensor], biases: Sequence[Any]
-) -> Tensor:
-    """Return the state after a step: two products and a kernel."""
+    given: Tensor, state: Tensor, cell: Any, weights: Sequence[Tensor], biases: Sequence[Any]
+) -> tuple[Tensor, Tensor | None]:
+    """Return the state after a step, which has no cell: two products and a kernel."""
     of_input, of_state = given @ weights[0].t(), state @ weights[1].t()
-    made = _aten._thnn_fused_gru_cell(of_input, of_state, state, *biases)
-    found: Tensor = made[0]
-    return found
+    return _aten._thnn_fused_gru_cell(of_input, of_state, state, *biases)[0], None
 
 
-def _lstm_cell(
+def _cell(
+    step: Callable[..., tuple[Tensor, Tensor | None]],
     before: Any,
     given: Tensor,
-    hx: Sequence[Tensor],
+    hx: Any,
     of_input: Tensor,
     of_state: Tensor,
     input_bias: Tensor | None = None,
     state_bias: Tensor | None = None,
 ) -> Any:
-    """``torch.lstm_cell``."""
+    """``torch.lstm_cell``, whose ``hx`` is a state and a cell, and ``torch.gru_cell``."""
     if device_of(given).type != DEVICE_TYPE:
         return before.call_boxed(KEYSET, given, hx, of_input, of_state, input_bias, state_bias)
-    if len(hx) != 2:
+    is_lstm = step is lstm_step
+    if is_lstm and len(hx) != 2:
         raise RuntimeError("lstm_cell expects two hidden states")
-    _check(given, hx, of_input, of_state)
-    state, cell = hx
-    return lstm_step(given, state, cell, (of_input, of_state), (input_bias, state_bias))
-
-
-def _gru_cell(
-    before: Any,
-    given: Tensor,
-    hx: Tensor,
-    of_input: Tensor,
-    of_state: Tensor,
-    input_bias: Tensor | None = None,
-    state_bias: Tensor | None = None,
-) -> Any:
-    """``torch.gru_cell``."""
-    if device_of(given).type != DEVICE_TYPE:
-        return before.call_boxed(KEYSET, given, hx, of_input, of_state, input_bias, state_bias)
-    _check(given, (hx,), of_input, of_state)
-    return gru_step(given, hx, (of_input, of_state), (input_bias, state_bias))
+    states = (*hx,) if is_lstm else (hx,)
+    _check(given, states, of_input, of_state)
+    made = step(given, states[0], states[-1], (of_input, of_state), (input_bias, state_bias))
+    return made if is_lstm else made[0]
 
 
 def _check(given: Tensor, hx: Sequence[Tensor], of_input: Tensor, of_state: Tensor) -> None:

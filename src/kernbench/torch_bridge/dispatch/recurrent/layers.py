@@ -7,7 +7,6 @@ Its numbers are computed here, step by step, and its gradients from the same ste
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,11 +22,9 @@ from kernbench.torch_bridge.device.autocast import cast_as_asked
 from kernbench.torch_bridge.device.tensors import device_of
 from kernbench.torch_bridge.dispatch.recurrent import cells
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
-from kernbench.torch_bridge.processes.call_counts import unseen
-from kernbench.torch_bridge.processes.of_all import library_of_all
+from kernbench.torch_bridge.processes.of_all import compose, overriding
 from kernbench.torch_bridge.processes.registrations import KEYSET
 
-_COMPOSITE = "CompositeImplicitAutograd"
 _MODES = {
     "rnn_relu": RecurrentKind.RELU,
     "rnn_tanh": RecurrentKind.TANH,
@@ -38,17 +35,12 @@ _MODES = {
 
 def install(patches: Patches) -> None:
     """Let recurrent layers on devices call the operation, and implement it."""
-    library = library_of_all("aten")
-    patches.on_close(library._destroy)
-    with warnings.catch_warnings():
-        # PyTorch says that it had an implementation.
-        warnings.simplefilter("ignore", UserWarning)
+    with overriding(patches) as library:
         for name, mode in _MODES.items():
             for overload, call in (("input", _of_steps), ("data", _of_packed)):
                 before = torch.library.get_kernel(f"aten::{name}.{overload}", "CPU")
-                made = unseen(partial(call, mode, before))
-                library.impl(f"{name}.{overload}", made, _COMPOSITE, allow_override=True)
-        library.impl("pad_sequence", unseen(_padded), _COMPOSITE, allow_override=True)
+                compose(library, f"{name}.{overload}", partial(call, mode, before))
+        compose(library, "pad_sequence", _padded)
         cells.install(library)
         for key in ("CPU", "Meta"):
             library.impl("_cudnn_rnn", _forward, key, allow_override=True)
@@ -444,12 +436,8 @@ _STEPS: dict[int, Callable[..., _States]] = {
 }
 
 
-def _gru_cell(given: Tensor, state: Tensor, _: Any, *rest: Any) -> _States:
-    return cells.gru_step(given, state, *rest), None
-
-
 _OF_CELLS: dict[int, Callable[..., _States]] = {
     RecurrentKind.LSTM: cells.lstm_step,
-    RecurrentKind.GRU: _gru_cell,
+    RecurrentKind.GRU: cells.gru_step,
 }
 """Those that a GPU has a kernel for; of others it composes steps as the CPU does."""

@@ -76,7 +76,9 @@ def scaled_dot_product_attention(
         return found
     # Before anything is looked at, as CUDA's autocast casts them, masks too.
     given = cast_as_asked(*given)
-    kind = kind_of(*given, dropout_p, is_causal, enable_gqa)
+    _check(*given)
+    call = _call_of(*given, dropout_p, is_causal, enable_gqa)
+    kind = chosen_kind(call, _capability())
     if kind == MATH:
         composed: Tensor = operations.by_products(
             *given, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -99,29 +101,13 @@ def _can_use_flash(params: Any, debug: bool = False) -> bool:
         return found
     given = (params.query, params.key, params.value)
     call = _call_of(*given, params.attn_mask, params.dropout, params.is_causal, params.enable_gqa)
-    capability = current().session.run.machine.spec.cuda_architecture
     return params.query.shape[-1] == params.value.shape[-1] and any(
-        allows(kind) and not refusal(kind, call, capability) for kind in (FLASH, EFFICIENT)
+        allows(kind) and not refusal(kind, call, _capability()) for kind in (FLASH, EFFICIENT)
     )
 
 
-def kind_of(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    enable_gqa: bool,
-) -> str:
-    """Return the kind of kernels that the GPU runs for a call.
-
-    Raises:
-        RuntimeError: The program allows none that takes the call, or nothing could.
-    """
-    _check(query, key, value, attn_mask)
-    call = _call_of(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
-    return chosen_kind(call, current().session.run.machine.spec.cuda_architecture)
+def _capability() -> int | None:
+    return current().session.run.machine.spec.cuda_architecture
 
 
 def _call_of(

@@ -13,8 +13,8 @@ import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's users kn
 from kernbench.torch_bridge.costs.attention import HALVES, WIDEST_FLASH
 
 _aten: Any = torch.ops.aten
-_ALIGNED_BIAS = 16
-"""Elements that rows of a bias take a multiple of."""
+ALIGNED_BIAS = 16
+"""Elements that rows of a bias, and of its gradient, take a multiple of."""
 
 
 def flash_takes(query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool) -> bool:
@@ -102,6 +102,6 @@ def _bias(query: Any, key: Any, attn_mask: Any) -> Any:
     """Return a mask as numbers to add, for each row of queries, in aligned memory."""
     bias = _added(query, attn_mask)
     keys = bias.size(-1)
-    if keys > 1 and keys % _ALIGNED_BIAS:
-        bias = F.pad(bias, (0, _ALIGNED_BIAS - keys % _ALIGNED_BIAS))[..., :keys]
+    if keys > 1 and keys % ALIGNED_BIAS:
+        bias = F.pad(bias, (0, ALIGNED_BIAS - keys % ALIGNED_BIAS))[..., :keys]
     return bias.expand(query.size(0), query.size(1), query.size(2), key.size(2))

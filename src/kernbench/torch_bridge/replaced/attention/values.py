@@ -15,11 +15,9 @@ from torch import Tensor
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.of_all import library_of_all
-from kernbench.torch_bridge.replaced.attention.operations import for_each_head
+from kernbench.torch_bridge.replaced.attention.operations import ALIGNED_BIAS, for_each_head
 
 _aten: Any = torch.ops.aten
-_ALIGNED_BIAS = 16
-"""Elements that rows of a bias's gradient take a multiple of."""
 _LSE_ROWS = 32
 """Of the log of sums that memory-efficient attention keeps, a multiple."""
 
@@ -258,7 +256,7 @@ def _summed(grad: Tensor, to: Tensor) -> Tensor:
 
 def _in_aligned_rows(bias: Tensor) -> Tensor:
     keys = bias.size(-1)
-    room = bias.new_empty((*bias.shape[:-1], -(-keys // _ALIGNED_BIAS) * _ALIGNED_BIAS))
+    room = bias.new_empty((*bias.shape[:-1], -(-keys // ALIGNED_BIAS) * ALIGNED_BIAS))
     return room[..., :keys].copy_(bias)
 
 

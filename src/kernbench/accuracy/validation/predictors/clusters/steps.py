@@ -160,10 +160,8 @@ def _sums(
             shown += max(of_stage * (each - layer.backward), each)
         return shown
     found = 0.0
-    for elements, ranks, stride in (
-        (dense, _replicas(job)[0], job.tp),
-        (experts, _replicas(job)[1], job.ep),
-    ):
+    of_all, of_experts = _replicas(job)
+    for elements, ranks, stride in ((dense, of_all, job.tp), (experts, of_experts, job.ep)):
         if ranks <= 1 or not elements:
             continue
         summed = int(software.gradient_bytes * elements)
