@@ -130,7 +130,7 @@ fuzz-mistakes: $(VENV)/dev.stamp ## plant mistakes in random kernels that --chec
 
 fuzz-properties: $(VENV)/torch.stamp ## try the tests' properties on other examples: SEEDS="1 2 3"
 	@test -n "$(SEEDS)" || { echo 'name the seeds: make fuzz-properties SEEDS="1 2 3"'; exit 2; }
-	for seed in $(SEEDS); do $(BIN)/python -m pytest -n 2 -q -m hypothesis --hypothesis-seed=$$seed || exit 1; done
+	failed=; for seed in $(SEEDS); do $(BIN)/python -m pytest -n 2 -q -m hypothesis --hypothesis-seed=$$seed || failed="$$failed $$seed"; done; test -z "$$failed" || { echo "seeds that found something:$$failed"; exit 1; }
 
 changelog: ## put the files of changelog.d under a release in CHANGELOG.md: VERSION=0.2.0
 	@test -n "$(VERSION)" || { echo 'name the release: make changelog VERSION=0.2.0'; exit 2; }

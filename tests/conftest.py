@@ -14,10 +14,6 @@ import pytest
 from _pytest import unraisableexception
 from hypothesis import settings
 
-# The machines are shared: an example's time says nothing. CI repeats the same examples.
-settings.register_profile("kernbench", deadline=None, derandomize=bool(os.environ.get("CI")))
-settings.load_profile("kernbench")
-
 # Triton's cache knows a kernel by its text, not by its file: what another checkout compiled would
 # name that checkout's files.
 os.environ.setdefault(
@@ -61,11 +57,19 @@ SLOW_FILES = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile kernbench once for the hundreds of processes that tests start.
+    """Choose the examples of properties, and compile kernbench once for the processes of tests.
 
-    Where Python is told to write no bytecode, each of them would compile all that it imports, which
-    takes longer than importing it. Modules of tests, which they may change, are compiled as before.
+    Every run tries the same examples, so that a newcomer's says what CI's says; with
+    ``--hypothesis-seed``, as ``make fuzz-properties`` gives it, they are those of the seed
+    (ADR-0238). Machines are shared: an example's time says nothing.
+
+    Where Python is told to write no bytecode, each of the hundreds of processes that tests start
+    would compile all that it imports, which takes longer than importing it. Modules of tests, which
+    they may change, are compiled as before.
     """
+    has_seed = config.getoption("--hypothesis-seed", default=None) is not None
+    settings.register_profile("kernbench", deadline=None, derandomize=not has_seed)
+    settings.load_profile("kernbench")
     if sys.dont_write_bytecode and not hasattr(config, "workerinput"):
         compileall.compile_dir(Path(__file__).parents[1] / "src" / "kernbench", quiet=2)
     # At its end pytest looks for errors of what nothing refers to any more: once is enough, five

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable
 from importlib.machinery import ExtensionFileLoader
+from operator import call
 from types import CodeType, FrameType
 from typing import ParamSpec, TypeVar
 
@@ -33,3 +36,18 @@ def is_untimely(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def frame_of(thread_id: int | None) -> FrameType | None:
+    """Return the innermost frame of a thread, or None where it has not begun or has ended.
+
+    Python 3.11 holds the lock of its list of threads while it makes the frames. A garbage
+    collection there may run finalizers, which let other threads run, and those wait for the lock
+    when they start, end or interrupt a thread: all wait for ever (CPython issue 106883). So nothing
+    is collected meanwhile. The three calls are made from C: no other thread runs between them.
+    """
+    if gc.isenabled():
+        _, frames, _ = map(call, (gc.disable, sys._current_frames, gc.enable))
+    else:
+        frames = sys._current_frames()
+    return frames.get(thread_id or 0)

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernbench.hardware import PowerSpec, load_machine
@@ -205,6 +205,7 @@ def test_a_lower_cap_is_never_faster_and_draws_no_more(
 
 
 @pytest.mark.adr("0160-D2")
+@example(work=WorkCounts(hbm_bytes=279), taken=(1, 0), share=Fraction(1))
 @given(work=works, taken=times, share=st.fractions(Fraction(1, 10), 1))
 def test_a_locked_clock_stretches_what_runs_on_it(
     work: WorkCounts, taken: tuple[int, int], share: Fraction

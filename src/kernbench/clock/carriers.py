@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from greenlet import getcurrent, greenlet
 
 from kernbench.errors import InternalError
-from kernbench.interrupts import RETRY_S, is_untimely
+from kernbench.interrupts import RETRY_S, frame_of, is_untimely
 
 
 class CarriedCode(Protocol):
@@ -128,8 +128,7 @@ class _ThreadWorker:
 
     @property
     def gr_frame(self) -> FrameType | None:
-        ident = self.thread.ident
-        return None if ident is None or self.dead else sys._current_frames().get(ident)
+        return None if self.dead else frame_of(self.thread.ident)
 
     def thread_starts(self) -> None:
         """Start the thread; it waits for its turn."""
@@ -256,7 +255,7 @@ class _Interrupt:
 
     def send(self, thread: threading.Thread) -> None:
         """Raise it in a thread, unless it would be swallowed just now."""
-        if is_untimely(sys._current_frames().get(thread.ident or 0)):
+        if is_untimely(frame_of(thread.ident)):
             return
         self.was_sent = True
         _raise_in(thread, ctypes.py_object(self._kind))

@@ -103,9 +103,9 @@ def pace_of(
     fixed = sum(energies.values()) - on_clock
     still_w, active_w = float(power.idle_w + power.standby_w), float(power.active_w)
     core_ps = min(core_ps, taken_ps)
-    room = (float(power.board_w) - still_w - active_w) * taken_ps - fixed
+    room = max((float(power.board_w) - still_w - active_w) * taken_ps - fixed, 0.0)
     if taken_ps and on_clock > room:
-        share = max(room, 0.0) / on_clock
+        share = room / on_clock
         energies |= {each: energies[each] * share for each in _ON_CLOCK}
         on_clock *= share
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kernbench.interrupts import is_untimely
 from kernbench.runtime_api import SpawnException
 from kernbench.torch_bridge.base.patches import Patches
 from tests.torch_bridge.running import simulated
@@ -35,6 +36,17 @@ def test_closing_puts_back_own_attributes_and_shows_inherited_ones_again() -> No
     assert Child.own == "child"
     assert "inherited" not in vars(Child)
     assert not hasattr(Child, "new")
+
+
+def test_an_interrupt_waits_until_everything_is_restored() -> None:
+    owner, untimely = ModuleType("owner"), []
+    patches = Patches()
+    patches.set(owner, "name", 1)
+    patches.on_close(lambda: untimely.append(is_untimely(sys._getframe())))
+    assert not is_untimely(sys._getframe())
+    patches.close()
+    assert untimely == [True]
+    assert not hasattr(owner, "name")
 
 
 def snapshot(modules: list[Any]) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dis
-import sys
 import threading
 from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from kernbench.clock import is_of_program, user_site
+from kernbench.interrupts import frame_of
 
 if TYPE_CHECKING:
     from kernbench.clock import Handle, Rank, Simulation, UserSite
@@ -51,7 +51,7 @@ class Turns:
             return None
         if now_s - self._since_s < HELD_S or len(self._simulation.ranks) == 1:
             return None
-        frame = rank.frame or sys._current_frames().get(self._driver)
+        frame = rank.frame or frame_of(self._driver)
         if frame is None or _is_debugged(frame) or (site := user_site(frame)) in self._noted:
             return None
         self._noted.add(site)

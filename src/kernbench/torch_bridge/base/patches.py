@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from kernbench.interrupts import unbroken
+
 MISSING: Any = object()
 """The own value of an attribute that is only inherited, or that nobody has."""
 
@@ -62,6 +64,7 @@ class Patches:
         """Call ``callback`` when this closes."""
         self._undo.callback(callback, *args)
 
+    @unbroken
     def close(self) -> None:
-        """Restore everything, the latest first."""
+        """Restore everything, the latest first; an interrupt (Ctrl-C) waits meanwhile."""
         self._undo.close()

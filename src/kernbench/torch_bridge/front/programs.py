@@ -156,10 +156,12 @@ class Programs:
                     with around_launches(unseen):
                         yield
         finally:
-            self._enter(self._base)
-            self.globals.end()
-            self._files.close()
-            patches.close()
+            try:
+                self._enter(self._base)
+                self.globals.end()
+                self._files.close()
+            finally:
+                patches.close()
 
     def execute(self, name: str) -> ModuleType:
         """Execute the program as the module ``name`` of the calling process."""
