@@ -8,7 +8,7 @@ from collections.abc import Callable
 from importlib.machinery import ExtensionFileLoader
 from operator import call
 from types import CodeType, FrameType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 RETRY_S = 0.001
 _SWALLOWING = frozenset({"__del__", "remove", "_remove"})
@@ -46,8 +46,8 @@ def frame_of(thread_id: int | None) -> FrameType | None:
     when they start, end or interrupt a thread: all wait for ever (CPython issue 106883). So nothing
     is collected meanwhile. The three calls are made from C: no other thread runs between them.
     """
-    if gc.isenabled():
-        _, frames, _ = map(call, (gc.disable, sys._current_frames, gc.enable))
-    else:
-        frames = sys._current_frames()
-    return frames.get(thread_id or 0)
+    if not gc.isenabled():
+        return sys._current_frames().get(thread_id or 0)
+    results: list[Any] = list(map(call, (gc.disable, sys._current_frames, gc.enable)))
+    frame: FrameType | None = results[1].get(thread_id or 0)
+    return frame

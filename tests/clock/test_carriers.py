@@ -95,10 +95,17 @@ def test_a_deadlock_of_threads_names_the_lines_at_which_they_wait() -> None:
     rank.kill()
 
 
-def interrupted(simulation: Simulation, after_s: float) -> bool:
-    """Drive a simulation, with Ctrl-C after a while; return whether main itself was interrupted."""
+def interrupted(
+    simulation: Simulation, after_s: float, begun: threading.Event | None = None
+) -> bool:
+    """Drive a simulation, with Ctrl-C after a while; return whether main itself was interrupted.
+
+    The while begins with ``begun``, for on a busy machine a rank may take long to come to its code.
+    """
 
     def interrupt() -> None:
+        if begun is not None:
+            begun.wait()
         time.sleep(after_s)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -116,14 +123,15 @@ def interrupted(simulation: Simulation, after_s: float) -> bool:
 
 @pytest.mark.adr("0060-D1")
 def test_an_interrupt_of_main_ends_the_thread_that_runs() -> None:
-    simulation = Simulation()
+    simulation, begun = Simulation(), threading.Event()
 
     def body() -> None:
+        begun.set()
         while True:
             time.sleep(0.001)
 
     rank = simulation.start_rank(0, body, ignore, carrier=thread())
-    assert not interrupted(simulation, 0.1)
+    assert not interrupted(simulation, 0.1, begun)
     assert isinstance(rank.error, KeyboardInterrupt)
 
 
@@ -151,11 +159,12 @@ def test_an_interrupt_between_turns_is_not_lost_and_leaves_no_thread(trial: int)
 
 @pytest.mark.adr("0077-D5")
 def test_an_interrupt_during_a_call_of_c_is_raised_at_the_wait_behind_it() -> None:
-    simulation = Simulation()
+    simulation, begun = Simulation(), threading.Event()
     steps: list[str] = []
 
     def body() -> None:
-        time.sleep(0.3)  # begun before, and ends after
+        begun.set()
+        time.sleep(1)  # begun before, and ends after
         try:
             simulation.sleep(1)
             simulation.sleep(1)
@@ -165,7 +174,7 @@ def test_an_interrupt_during_a_call_of_c_is_raised_at_the_wait_behind_it() -> No
             steps.append("saved")
 
     rank = simulation.start_rank(0, body, ignore, carrier=thread())
-    assert not interrupted(simulation, 0.1)
+    assert not interrupted(simulation, 0.1, begun)
     assert steps in (["interrupted", "saved"], [])
     assert rank.error is None or isinstance(rank.error, KeyboardInterrupt)
     assert steps or rank.error is not None
@@ -193,7 +202,7 @@ def test_an_interrupt_before_a_thread_gets_to_its_code_reaches_main() -> None:
 def test_an_interrupt_that_a_finalizer_swallows_is_raised_again(
     trial: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    simulation, before = Simulation(), sys.unraisablehook
+    simulation, begun, before = Simulation(), threading.Event(), sys.unraisablehook
     is_sent = []
 
     class Dropped:
@@ -202,6 +211,7 @@ def test_an_interrupt_that_a_finalizer_swallows_is_raised_again(
                 pass
 
     def body() -> None:
+        begun.set()
         # Far longer than it takes to come by the moments between finalizers, on busy cores too.
         end = time.monotonic() + 60
         while time.monotonic() < end:
@@ -216,7 +226,7 @@ def test_an_interrupt_that_a_finalizer_swallows_is_raised_again(
     steps: list[str] = []
     monkeypatch.setattr(carriers, "is_untimely", untimely)
     simulation.start_rank(0, body, ignore, carrier=thread())
-    assert not interrupted(simulation, 0.05 + 0.01 * trial)
+    assert not interrupted(simulation, 0.05 + 0.01 * trial, begun)
     assert not steps
     assert sys.unraisablehook is before
     assert "ignored" not in capsys.readouterr().err
