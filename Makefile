@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test browser test-fast lint docs format programs bench-host bench-check bench-baseline validate tuner-truth test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed conformance-compiled conformance-inductor conformance-gluon fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-engines test-models test-serving test-titan test-field test-operations changelog clean
+.PHONY: help demo test test-all browser test-fast lint docs format programs bench-host bench-check bench-baseline validate tuner-truth test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed conformance-compiled conformance-inductor conformance-gluon fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-engines test-models test-serving test-titan test-field test-operations changelog clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -19,6 +19,9 @@ demo: $(VENV)/run.stamp ## run the tensor-parallel MLP on four simulated devices
 
 test: $(VENV)/torch.stamp $(VENV)/readers.stamp ## run the whole test suite, PyTorch programs included
 	$(BIN)/python -m pytest -n 2 -q
+
+test-all: $(VENV)/torch.stamp $(VENV)/readers.stamp ## run the tests of campaigns, too: weekly, and before a release
+	$(BIN)/python -m pytest -n 2 -q --campaigns
 
 browser: ## install Chromium for the tests of pages, where apt-get can; without it they are skipped
 	@command -v chromedriver >/dev/null || timeout 300 sh -c 'apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver' >/dev/null 2>&1 || echo "no browser could be installed: the tests of pages are skipped"

@@ -33,6 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--adr", metavar="NNNN", help="run only the tests that hold decisions of ADR NNNN"
     )
+    parser.addoption(
+        "--campaigns", action="store_true", help="run what is marked as a campaign, too"
+    )
 
 
 def marked_decisions(item: pytest.Item) -> list[str]:
@@ -126,13 +129,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.path.as_posix().endswith(SLOW_FILES):
             item.add_marker("slow")
     number = config.getoption("--adr")
-    if number is None:
+    if number is not None:
+        kept = [each for each in items if holds_record(each, str(number).zfill(4))]
+    elif not config.getoption("--campaigns"):
+        kept = [each for each in items if each.get_closest_marker("campaign") is None]
+    else:
         return
-    number = str(number).zfill(4)
-    kept = [
-        item
-        for item in items
-        if any(decision.split("-")[0] == number for decision in marked_decisions(item))
-    ]
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    kept_ids = {id(each) for each in kept}
+    config.hook.pytest_deselected(items=[each for each in items if id(each) not in kept_ids])
     items[:] = kept
+
+
+def holds_record(item: pytest.Item, number: str) -> bool:
+    """Return whether a test holds a decision of an ADR."""
+    return any(decision.split("-")[0] == number for decision in marked_decisions(item))
