@@ -28,19 +28,19 @@ def drawn(tmp_path: Path, ci: str) -> list[str]:
     return [line for line in done.stdout.splitlines() if "drawn" in line]
 
 
-@pytest.mark.adr("0091-D1")
+@pytest.mark.adr("0061-D5")
 @pytest.mark.slow
 def test_ci_tries_the_same_examples_twice(tmp_path: Path) -> None:
     assert drawn(tmp_path, "1") == drawn(tmp_path, "1")
     assert drawn(tmp_path, "") != drawn(tmp_path, "")
 
 
-@pytest.mark.adr("0091-D1")
+@pytest.mark.adr("0061-D5")
 def test_ci_says_that_it_is_ci() -> None:
     assert "export CI=1" in (ROOT / ".ci/run").read_text().splitlines()
 
 
-@pytest.mark.adr("0091-D2")
+@pytest.mark.adr("0061-D6")
 def test_a_campaign_runs_the_properties_with_the_seeds_it_is_given() -> None:
     command = ["make", "--dry-run", "fuzz-properties", "SEEDS=7 8"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

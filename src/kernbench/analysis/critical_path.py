@@ -1,4 +1,4 @@
-"""The critical path of a run: what, one after another, its time is made of (ADR-0151)."""
+"""The critical path of a run: what, one after another, its time is made of (ADR-0153)."""
 
 from __future__ import annotations
 

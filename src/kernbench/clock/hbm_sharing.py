@@ -1,4 +1,4 @@
-"""HBM in time: whatever runs on a SIP at the same moment shares its bandwidth (ADR-0049).
+"""HBM in time: whatever runs on a SIP at the same moment shares its bandwidth (ADR-0036).
 
 A command or a rank's part in a collective asks for a constant share of its SIP's HBM, its *demand*:
 the HBM time of its bytes over the time that it takes alone. While the demands on a SIP add up to

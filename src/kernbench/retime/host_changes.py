@@ -1,4 +1,4 @@
-"""What ranks would do with less time of their hosts: changed actions of a kept run (ADR-0197).
+"""What ranks would do with less time of their hosts: changed actions of a kept run (ADR-0156).
 
 An action that is left out becomes one that does nothing, as others name actions by their places.
 """

@@ -54,7 +54,6 @@ PRODUCTS = [
 ]
 
 
-@pytest.mark.adr("0136-D1")
 @pytest.mark.parametrize(("machine", "place"), [("h100-sxm", 0), ("a100-sxm-80g", 1)])
 def test_shared_memory_is_tritons(machine: str, place: int) -> None:
     with RuntimeContext(machine=machine, data=False) as torch:
@@ -70,7 +69,6 @@ def test_shared_memory_is_tritons(machine: str, place: int) -> None:
         assert compiled.metadata.shared == (131_072, 98_304)[place]
 
 
-@pytest.mark.adr("0136-D1")
 def test_operands_that_are_loaded_once_need_shared_memory_too() -> None:
     with RuntimeContext(machine="h100-sxm", data=False) as torch:
         a, out = torch.empty(128 * 512, dtype=torch.float16), torch.empty(128, 128)
@@ -145,7 +143,6 @@ UNLOOPED = [
 ]
 
 
-@pytest.mark.adr("0223-D1", "0223-D2")
 @pytest.mark.parametrize(("name", "size", "warps", "registers", "stored", "loaded"), UNLOOPED)
 def test_programs_without_a_loop_spill_what_ptxas_spills(
     name: str, size: int, warps: int, registers: int, stored: int, loaded: int

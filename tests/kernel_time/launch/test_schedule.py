@@ -115,7 +115,6 @@ FASTER: dict[str, Callable[[float], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.adr("0081-D1")
 @pytest.mark.parametrize("what", FASTER)
 @settings(max_examples=25, deadline=None)
 @given(

@@ -17,8 +17,6 @@ from kernbench.torch_bridge.processes.python_calls import (
     ThreadCalls,
 )
 
-pytestmark = pytest.mark.adr("0140-D1")
-
 
 @pytest.fixture(scope="module", autouse=True)
 def _monitored() -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Programs with different trip counts, evaluated at once (ADR-0079).
+"""Programs with different trip counts, evaluated at once (docs/model/kernels.md).
 
 The loops are evaluated for the program that goes around them most often, over all programs. What
 the others do are the first iterations of it; that this holds is seen to in three ways. Evaluation

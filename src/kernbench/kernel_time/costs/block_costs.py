@@ -1,4 +1,6 @@
-"""What a GPU makes of a program: how many an SM holds, and what its warps cost (ADR-0136).
+"""What a GPU makes of a program: how many an SM holds, and what its warps cost.
+
+See docs/model/kernels.md.
 
 A program is a block of ``num_warps`` warps. Its registers, its shared memory and its warps decide
 how many blocks an SM holds at a time. With one block, whose barriers keep its warps in step, or

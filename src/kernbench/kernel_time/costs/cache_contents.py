@@ -1,4 +1,7 @@
-"""Which memory the shared cache of a SIP still holds when a command starts (ADR-0048)."""
+"""Which memory the shared cache of a SIP still holds when a command starts.
+
+See docs/model/cache.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which bursts several loads of a kernel have in common (ADR-0202).
+"""Which bursts several loads of a kernel have in common (docs/model/cache.md).
 
 A kernel that turns pairs of numbers loads each tile three times: as it is, and each half of its
 pairs; one that takes the largest of nine neighbours loads nine tiles, of which nearly all is the

@@ -1,4 +1,4 @@
-"""Possible values of addresses and masks that are data, in one iteration (ADR-0100).
+"""Possible values of addresses and masks that are data, in one iteration (docs/model/cache.md).
 
 What phase 1 knows is computed. For what was loaded, numbers stand in: one for each address that
 it was loaded from, far from all others and no multiple of anything. So rows that are named by data

@@ -1,4 +1,7 @@
-"""What is read from tables by indices that are data: never more than the table (ADR-0100)."""
+"""What is read from tables by indices that are data: never more than the table.
+
+See docs/model/cache.md.
+"""
 
 from __future__ import annotations
 

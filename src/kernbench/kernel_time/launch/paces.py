@@ -1,8 +1,9 @@
 """How fast a PE runs programs that differ only in trip counts.
 
 The time of a program is made of sums and maxima, so from some trip count on it grows evenly with
-the trip count, with the period of the loop's steady state (ADR-0079 D3). Where trip counts rise
-evenly from path to path, a few paths are run, seen to lie on a line, and the others put on it.
+the trip count, with the period of the loop's steady state (docs/model/kernels.md). Where trip
+counts rise evenly from path to path, a few paths are run, seen to lie on a line, and the others put
+on it.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ starts when its operands are ready and its queue is free. It takes the queue for
 its result is there a latency after the queue is free again (ADR-0007). :class:`PeQueues` serves a
 program's commands by these rules, and :class:`SipQueues` keeps what outlives a part of a launch.
 
-Loads of one loop's body are in flight together (ADR-0081 D1). Each resource serves the loads of an
-iteration in their order, and none waits for another: a load is there when every resource has served
-it and the loads before it. So a load that waits for HBM and one that the cache serves take what the
-busier of the two needs, and no load takes longer because some resource became faster. What a load
-adds to that is its occupancy: :func:`overlapped`.
+Loads of one loop's body are in flight together (docs/model/kernels.md). Each resource serves the
+loads of an iteration in their order, and none waits for another: a load is there when every
+resource has served it and the loads before it. So a load that waits for HBM and one that the cache
+serves take what the busier of the two needs, and no load takes longer because some resource became
+faster. What a load adds to that is its occupancy: :func:`overlapped`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Helion, whose kernels become Triton's: compiling and tuning them (ADR-0126 D2, ADR-0171).
+"""Helion, whose kernels become Triton's: compiling and tuning them (ADR-0126 D2, ADR-0097).
 
 What it compiles takes no simulated time, and its autotuner measures in modeled time: once, off the
 timeline, as ``triton.testing.do_bench`` does.
