@@ -28,7 +28,7 @@ class Segment:
     rank: int
     kind: Kind
     name: str
-    """Of the kernel or collective, or what the host does."""
+    """The kernel or collective, or what the host does."""
     start_ps: int
     end_ps: int
     launch: int = 0

@@ -15,7 +15,7 @@ class ThreadBlock:
 
     num_warps: int
     registers: int
-    """That each thread would like to have; it gets at most ``WarpSpec.thread_registers``."""
+    """Registers demanded per thread; it gets at most ``WarpSpec.thread_registers``."""
     shared_bytes: int
     architecture: int
     """90 for compute capability 9.0."""

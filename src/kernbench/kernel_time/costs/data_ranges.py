@@ -36,7 +36,7 @@ Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
 _STAND_IN_BITS = 28
-"""Of loaded numbers: products with strides stay below 2**63."""
+"""The width of numbers that stand in for loaded ones: products with strides stay below 2**63."""
 _ROW_BITS = 12
 _PARAMETER = 1 << 48
 """Further apart than the addresses of a tensor."""

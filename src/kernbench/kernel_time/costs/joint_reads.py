@@ -193,9 +193,9 @@ class _Boxes:
     side: Array
     """The number of that side."""
     length: Array
-    """Of that side."""
+    """The length of that side."""
     start: Array
-    """Of the other side."""
+    """The start of the other side."""
     stop: Array
 
     @staticmethod

@@ -35,10 +35,11 @@ Vector = tuple[int, ...]
 """Trip counts, in order of their loops."""
 
 _GOOD_ENOUGH = 1.05
-"""Of the best interval that there can be: no other order of commands is tried then."""
+"""How far from the best possible interval is near enough: no other order of commands is tried
+then."""
 _RUN_AT_ONCE = 8
-"""Of paths at an end of a row: those with the fewest iterations, in which loops do not become
-steady."""
+"""The paths at an end of a row that are run: those with the fewest iterations, in which loops do
+not become steady."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from kernbench.torch_bridge.processes.process import current
 _TRACING = ("__init__", "compile_config")
 """Methods of a kernel for some arguments: to trace its function, and to write Triton for it."""
 _SEARCHING = "autotune"
-"""That to search for the configuration to write it with."""
+"""The autotuning method of a kernel: it searches for the configuration to write Triton with."""
 
 VARIABLES: Mapping[str, str] = MappingProxyType(
     {"HELION_AUTOTUNE_PRECOMPILE": "0", "HELION_AUTOTUNE_BENCHMARK_SUBPROCESS": "0"}
