@@ -20,7 +20,7 @@ class ThreadBlock:
     architecture: int
     """90 for compute capability 9.0."""
     tile_registers: int = 0
-    """Those that a thread's part of the largest tile takes, of a program without a loop; else 0."""
+    """Registers for a thread's part of the largest tile of a program without a loop; else 0."""
 
 
 @dataclass(frozen=True)

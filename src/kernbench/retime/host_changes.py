@@ -176,7 +176,7 @@ class _GraphedActions:
     first: int
     """The place of the first operation; the second one follows on its stream."""
     places: Sequence[int]
-    """Those of all others."""
+    """The places of all others."""
     num_nodes: int
 
 

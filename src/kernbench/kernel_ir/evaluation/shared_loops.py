@@ -43,7 +43,8 @@ _FEWEST_PATHS = 4
 """Below, evaluating each is as quick as this with its checks."""
 _PROBED = 8
 _MOST_ELEMENTS = 1 << 22
-"""Of one term over programs and iterations, or of one comparison of two tensors."""
+"""The most elements of one term over programs and iterations, or of one comparison of two
+tensors."""
 
 
 def evaluate_shared(

@@ -139,7 +139,7 @@ class SharedMemory:
         self.contents: dict[tuple[Op, int], Content] = {}
         self.frames: list[_Frame] = []
         self.inits: dict[Tile, tuple[int, Operand]] = {}
-        """Of what loops carry: the loop, and what it starts with."""
+        """For each tile that a loop carries, the loop and the initial value."""
 
     def is_zero_at_first(self, value: Operand, loop_id: int) -> bool:
         """Return whether a value that a loop carries starts with zeros."""

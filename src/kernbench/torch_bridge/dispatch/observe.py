@@ -60,7 +60,8 @@ DispatchKey = torch._C.DispatchKey
 _OF_ANY_DEVICE = (DispatchKey.CompositeExplicitAutograd, DispatchKey.BackendSelect)
 """The keys of what calls the operations of an operator of functions."""
 _OPERATIONS: dict[int, tuple[Operation, Any]] = {}
-"""By the identity of the overload, which the entry keeps alive: its own hash is slow Python."""
+"""Operations by the identity of the overload, which the entry keeps alive: its own hash is slow
+Python."""
 
 
 class Observer(Mode):

@@ -52,7 +52,7 @@ PATCHES: Mapping[str, Callable[[ModuleType, Patches], None]] = MappingProxyType(
         "helion.autotuner.benchmarking": _measure_in_modeled_time,
     }
 )
-"""By module, what is done when a program has imported it."""
+"""What is done when a program has imported a module, by its name."""
 
 
 def _bench(

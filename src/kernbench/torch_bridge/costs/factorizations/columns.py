@@ -32,7 +32,7 @@ class Factorization:
 
     steps: int
     flops: Callable[[float, float], float]
-    """Of a matrix of so many rows and columns, at least as many rows as columns."""
+    """FLOPs for a matrix by rows and columns, with at least as many rows as columns."""
     is_bound: bool = False
     """Whether its time is a lower bound: it iterates, as often as its matrix asks for."""
 
