@@ -27,6 +27,7 @@ def bound_ps(size_bytes: int, flops: int = 0) -> float:
     return max(size_bytes / float(SIP.hbm_gbps) * 1000, flops / rate * 1000)
 
 
+@pytest.mark.adr("0100-D1")
 def test_parentheses_around_the_offsets_of_a_gather_change_nothing() -> None:
     n, rows, width = 1 << 16, 32, 128
     times = [
@@ -49,6 +50,7 @@ def test_parentheses_around_the_offsets_of_a_gather_change_nothing() -> None:
     assert times[0] == times[1] <= 3 * bound_ps(n * width * 2)
 
 
+@pytest.mark.adr("0100-D1")
 def test_a_modulo_that_the_mask_makes_idle_costs_nothing() -> None:
     n, rows, columns = 1_000_000, 123, 8180
     times = [
@@ -76,6 +78,7 @@ def attention(torch: Any, tokens: int, queries: int) -> tuple[Any, ...]:
     return q, *cache, torch.empty(tokens // PAGE, dtype="i32"), o
 
 
+@pytest.mark.adr("0100-D2")
 def test_decoding_over_pages_is_near_the_time_of_its_cache() -> None:
     batch, length = 32, 1024
     found = time_ps(
@@ -90,6 +93,7 @@ def test_decoding_over_pages_is_near_the_time_of_its_cache() -> None:
     assert found <= 3 * bound_ps(2 * batch * length * HEADS * D * 2)
 
 
+@pytest.mark.adr("0100-D2")
 def test_a_prefill_over_pages_is_near_the_time_of_its_products() -> None:
     length, tokens_of_a_tile = 1024, 4
     found = time_ps(
@@ -105,6 +109,7 @@ def test_a_prefill_over_pages_is_near_the_time_of_its_products() -> None:
     assert found <= 3 * bound_ps(4 * length * HEADS * D * 2, flops)
 
 
+@pytest.mark.adr("0100-D2")
 @pytest.mark.parametrize(("tokens", "block"), [(1024, 128), (16, 16)])
 def test_a_mixture_of_experts_is_near_the_time_of_its_weights(tokens: int, block: int) -> None:
     top, n, k, num_experts = 2, 1792, 1024, 8
@@ -152,6 +157,7 @@ def test_tiles_of_few_experts_read_few_matrices() -> None:
     assert bound_ps(2 * 64 * n * k) <= many <= 1.5 * bound_ps(2 * 64 * n * k, flops)
 
 
+@pytest.mark.adr("0100-D4")
 def test_what_is_looked_up_in_a_small_table_costs_no_more_than_the_table() -> None:
     n, b = 1 << 22, 1024
 
@@ -174,6 +180,7 @@ def test_what_is_looked_up_in_a_small_table_costs_no_more_than_the_table() -> No
     assert decode_ps(1 << 30) >= bound_ps(6 * n + n * SIP.cube.hbm_burst_bytes)
 
 
+@pytest.mark.adr("0100-D1")
 def test_pointers_and_offsets_that_move_in_a_loop_cost_the_same() -> None:
     n, k, rows = 1 << 12, 1000, 16
     times = {

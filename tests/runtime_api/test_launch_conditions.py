@@ -40,6 +40,7 @@ def durations_ps(machine: Machine, program: Callable[[Any], None]) -> list[int]:
         ]
 
 
+@pytest.mark.adr("0048-D1")
 @pytest.mark.parametrize("idle", [True, False])
 def test_a_launch_behind_another_one_pays_the_queued_front_end(idle: bool) -> None:
     machine = machine_with(cache=False, front_end_us=5, queued_front_end_us=1, host_launch_us=0.5)
@@ -55,6 +56,7 @@ def test_a_launch_behind_another_one_pays_the_queued_front_end(idle: bool) -> No
     assert first - second == (0 if idle else 4_000_000)
 
 
+@pytest.mark.adr("0048-D1")
 def test_a_launch_that_waits_for_the_pes_of_another_stream_was_queued_too() -> None:
     machine = machine_with(cache=False, front_end_us=5, queued_front_end_us=1, host_launch_us=0.5)
 
@@ -68,6 +70,7 @@ def test_a_launch_that_waits_for_the_pes_of_another_stream_was_queued_too() -> N
     assert first - second == 4_000_000
 
 
+@pytest.mark.adr("0048-D2")
 @pytest.mark.parametrize("cache", [True, False])
 def test_a_kernel_that_reads_what_the_last_one_wrote_is_faster_where_there_is_a_cache(
     cache: bool,
@@ -85,6 +88,7 @@ def test_a_kernel_that_reads_what_the_last_one_wrote_is_faster_where_there_is_a_
     assert warm < 0.85 * first if cache else warm == first
 
 
+@pytest.mark.adr("0048-D2")
 def test_a_result_that_does_not_fit_in_the_cache_is_read_from_memory() -> None:
     def program(torch: Any) -> None:
         count = 1 << 26
@@ -97,6 +101,7 @@ def test_a_result_that_does_not_fit_in_the_cache_is_read_from_memory() -> None:
     assert first == second
 
 
+@pytest.mark.adr("0048-D2")
 @pytest.mark.parametrize("what", ["fill", "copy", "all_reduce"])
 def test_fills_copies_and_collectives_leave_their_bytes_in_the_cache(what: str) -> None:
     with RuntimeContext(machine=machine_with(), ranks=2, data=False) as torch:
@@ -125,6 +130,7 @@ def test_fills_copies_and_collectives_leave_their_bytes_in_the_cache(what: str) 
     assert warm < cold
 
 
+@pytest.mark.adr("0048-D2")
 def test_a_kernel_that_decides_by_data_meets_the_cache_as_well() -> None:
     with RuntimeContext(machine=machine_with(), ranks=1) as torch:
         x, far, steps = (torch.full((4096,), 5, dtype="i32") for _ in range(3))
@@ -142,6 +148,7 @@ def test_a_kernel_that_decides_by_data_meets_the_cache_as_well() -> None:
     assert warm < cold == other
 
 
+@pytest.mark.adr("0048-D3")
 def test_layers_that_repeat_themselves_meet_schedules_that_are_known() -> None:
     """From the second layer on the state is the same, so nothing is scheduled again."""
 
@@ -157,6 +164,7 @@ def test_layers_that_repeat_themselves_meet_schedules_that_are_known() -> None:
     assert templates(2) == templates(30)
 
 
+@pytest.mark.adr("0048-D3")
 def test_benchmarks_measure_with_cold_caches_and_leave_no_trace() -> None:
     with RuntimeContext(machine=machine_with(), ranks=1, data=False) as torch:
         x, out = torch.empty(COUNT), torch.empty(COUNT)

@@ -183,6 +183,7 @@ def test_tiles_that_are_not_listed_one_by_one_are_counted() -> None:
     assert sum(map(bytes_of, lines)) == 2 * 255
 
 
+@pytest.mark.adr("0136-D8")
 def test_waves_of_64_have_a_buffer_less_and_shared_memory_of_their_own() -> None:
     """By hand: 128 x 128 and 128 x 256 bytes of loads, of which one stage is in registers."""
 

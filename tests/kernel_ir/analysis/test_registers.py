@@ -54,6 +54,7 @@ PRODUCTS = [
 ]
 
 
+@pytest.mark.adr("0136-D1")
 @pytest.mark.parametrize(("machine", "place"), [("h100-sxm", 0), ("a100-sxm-80g", 1)])
 def test_shared_memory_is_tritons(machine: str, place: int) -> None:
     with RuntimeContext(machine=machine, data=False) as torch:
@@ -69,6 +70,7 @@ def test_shared_memory_is_tritons(machine: str, place: int) -> None:
         assert compiled.metadata.shared == (131_072, 98_304)[place]
 
 
+@pytest.mark.adr("0136-D1")
 def test_operands_that_are_loaded_once_need_shared_memory_too() -> None:
     with RuntimeContext(machine="h100-sxm", data=False) as torch:
         a, out = torch.empty(128 * 512, dtype=torch.float16), torch.empty(128, 128)

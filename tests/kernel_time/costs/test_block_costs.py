@@ -33,6 +33,7 @@ ONE = ThreadBlock(num_warps=4, registers=32, shared_bytes=0, architecture=90)
 
 # By hand from the limits of 9.0 and 8.0: 64 warps, 32 blocks, 65,536 registers, 228 and 164 KiB of
 # shared memory, of which each block takes 1 KiB more.
+@pytest.mark.adr("0136-D2")
 @pytest.mark.parametrize(
     ("sip", "block", "expected"),
     [
@@ -54,6 +55,7 @@ def test_residency_follows_from_the_limits_of_an_sm(
 
 
 # By hand from those of CDNA 3: 32 waves of 64 lanes, 512 KiB of registers, 64 KiB of shared memory.
+@pytest.mark.adr("0136-D8")
 @pytest.mark.parametrize(
     ("block", "expected"),
     [
@@ -73,6 +75,7 @@ def test_residency_of_waves_follows_from_the_limits_of_a_cu(
 
 
 # An SM has 65,536 registers: 1,024 threads have 64 each, 128 threads 255. A CU has twice as many.
+@pytest.mark.adr("0136-D1")
 def test_many_warps_leave_each_thread_few_registers() -> None:
     def spilled_bytes(sip: SipSpec, num_warps: int, registers: int) -> int:
         assert sip.pe.warps is not None
@@ -152,6 +155,7 @@ def product_ps(sip: SipSpec, block: ThreadBlock, m: int, n: int) -> int:
     return BlockCosts(block, sip.pe.warps, sip).product_ps((1, m, n, 64), 2, rate)
 
 
+@pytest.mark.adr("0136-D3")
 def test_small_tiles_cost_more_per_element_of_the_result() -> None:
     for sip, architecture in ((H100, 90), (A100, 80)):
         block = replace(ONE, architecture=architecture)
@@ -215,6 +219,7 @@ def times(machine: str, tile: tuple[int, int, int], warps: tuple[int, ...]) -> l
         ]
 
 
+@pytest.mark.adr("0136-D1", "0136-D4")
 def test_few_warps_spill_on_gpus_and_mean_nothing_elsewhere() -> None:
     one, four, eight = times("h100-sxm", (128, 256, 64), (1, 4, 8))
     assert one > four > 1.25 * eight
@@ -254,6 +259,7 @@ def copy(x, out, BLOCK: tl.constexpr):
     tl.store(out + at, tl.load(x + at))
 
 
+@pytest.mark.adr("0136-D2")
 def test_more_blocks_in_flight_hide_latency_until_hbm_is_full() -> None:
     size = 1 << 24
     with RuntimeContext(machine="h100-sxm", data=False) as torch:
@@ -282,6 +288,7 @@ def scaled_products(a, b, scales, out, K, step, M: tl.constexpr, B: tl.constexpr
     tl.store(out + m[:, None] * M + m[None, :], total)
 
 
+@pytest.mark.adr("0136-D6")
 def test_loads_that_feed_no_product_wait_for_their_iteration_unless_they_are_near() -> None:
     def time_ms(step: int, stages: int) -> float:
         with RuntimeContext(machine="h100-sxm", data=False) as torch:
@@ -301,6 +308,7 @@ def test_loads_that_feed_no_product_wait_for_their_iteration_unless_they_are_nea
     assert time_ms(1, 5) < 0.7 * time_ms(64, 5)
 
 
+@pytest.mark.adr("0136-D7")
 def test_products_of_few_rows_of_8_bit_floats_are_converted_on_hopper() -> None:
     def costs(architecture: int, sip: SipSpec) -> BlockCosts:
         block = replace(ONE, architecture=architecture)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +33,7 @@ def cache_of(held_bytes: int) -> CacheSpec:
 RANGES = st.tuples(st.integers(0, 60), st.integers(1, 30)).map(lambda r: (r[0], r[0] + r[1]))
 
 
+@pytest.mark.adr("0048-D2")
 @given(touches=st.lists(RANGES, max_size=8), asked=RANGES, held=st.integers(1, 80))
 def test_shares_lie_between_those_of_the_least_and_the_most_reuse_distance_of_every_byte(
     touches: list[tuple[int, int]], asked: tuple[int, int], held: int
@@ -84,6 +86,7 @@ def test_only_the_latest_ranges_are_remembered(sizes: list[int]) -> None:
     assert contents.share(start - sizes[-1], start) == 1
 
 
+@pytest.mark.adr("0048-D2")
 def test_what_a_kernel_leaves_is_what_its_tiles_touched() -> None:
     """C = A @ B of 128x128 float16, 32 KiB each: the next kernel finds all three."""
     trace = gemm_trace(128, 128, 128)
@@ -132,6 +135,7 @@ STEPS = st.tuples(
 )
 
 
+@pytest.mark.adr("0048-D2")
 @given(
     steps=st.lists(STEPS, max_size=30), held=st.integers(1, 200), most=st.sampled_from((1, 3, 99))
 )

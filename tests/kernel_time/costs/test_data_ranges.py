@@ -209,6 +209,7 @@ KINDS = [(rows, kind) for rows in ("named", "counted") for kind in ("load", "sto
 EXPECTED = {each: scheduled(*each, PLAIN) for each in KINDS}
 
 
+@pytest.mark.adr("0100-D1")
 @settings(max_examples=80, deadline=None)
 @given(kind=st.sampled_from(KINDS), way=ways())
 def test_equal_addresses_cost_the_same_however_they_are_written(
@@ -218,6 +219,7 @@ def test_equal_addresses_cost_the_same_however_they_are_written(
     assert (found.duration_ps, found.hbm_bytes) == (expected.duration_ps, expected.hbm_bytes)
 
 
+@pytest.mark.adr("0100-D2")
 @pytest.mark.parametrize("rows", ["named", "counted"])
 def test_rows_move_the_bursts_they_lie_in_and_once_for_programs_that_share_them(rows: str) -> None:
     burst = MACHINE.sip_at(0).cube.hbm_burst_bytes
@@ -229,6 +231,7 @@ def test_rows_move_the_bursts_they_lie_in_and_once_for_programs_that_share_them(
     assert tables + results <= moved <= tables + results + indices
 
 
+@pytest.mark.adr("0100-D3")
 @pytest.mark.parametrize(("stored", "is_charged"), [("%value", False), ("%sum", True)])
 def test_arithmetic_on_loaded_indices_is_charged_where_its_result_is_data(
     stored: str, is_charged: bool

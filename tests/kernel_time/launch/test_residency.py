@@ -49,6 +49,7 @@ def times(own: int, shared: list[int], duration: int) -> BlockTimes:
 
 # By hand: four multiprocessors, room for three blocks on each, which need 10 ps of an engine there
 # and take 100 ps: all of the first twelve begin within 20 ps, the next as the first end.
+@pytest.mark.adr("0136-D5")
 @pytest.mark.parametrize(
     ("blocks", "shared", "expected"),
     [
@@ -205,6 +206,7 @@ def small_products(a, b, out, K, M: tl.constexpr, B: tl.constexpr):
     tl.store(out + (row + m)[:, None] * M + m[None, :], total)
 
 
+@pytest.mark.adr("0136-D5")
 def test_twice_as_many_blocks_take_as_long_where_latency_decides() -> None:
     def time_ms(blocks: int) -> float:
         with RuntimeContext(machine="h100-sxm", data=False) as torch:

@@ -124,6 +124,7 @@ def test_an_address_of_no_live_tensor_is_refused() -> None:
     run("an_address_of_no_live_tensor_is_refused")
 
 
+@pytest.mark.adr("0100-D4")
 @pytest.mark.parametrize("data", [True, False])
 def test_a_lookup_costs_no_more_than_its_table_and_its_assumption_is_said(data: bool) -> None:
     moved, said = {}, {}

@@ -49,11 +49,13 @@ def more_us(kind: str, few: int, many: int, *parts: str) -> float:
     return time_us(kind, many, *parts) - time_us(kind, few, *parts)
 
 
+@pytest.mark.adr("0130-D1")
 def test_a_python_call_takes_its_time_and_two_runs_are_the_same() -> None:
     assert more_us("calls", 100, 300, "python") == pytest.approx(200 * float(host().python_call_us))
     assert spans_of("calls", 100) == spans_of("calls", 100)
 
 
+@pytest.mark.adr("0130-D2")
 def test_views_cost_dispatch_and_the_bridge_own_calls_nothing() -> None:
     view_us = float(host().operation.view_us)
     assert more_us("views", 10, 30, "launch", "dispatch") == pytest.approx(20 * view_us)
@@ -66,11 +68,13 @@ def test_views_cost_dispatch_and_the_bridge_own_calls_nothing() -> None:
     assert more_us("imports", 0, 1, "python") <= 19 * float(host().python_call_us)
 
 
+@pytest.mark.adr("0130-D7")
 def test_what_depends_on_addresses_or_is_done_in_c_elsewhere_is_not_counted() -> None:
     assert more_us("compared", 10, 30, "python") == 0
     assert more_us("freed", 10, 30, "python") == 0
 
 
+@pytest.mark.adr("0130-D8")
 def test_calls_of_several_ranks_are_counted_each_and_two_runs_are_the_same() -> None:
     def spans(count: int) -> list[HostSpan]:
         context = simulated("eager_host.py", "calls", count, nprocs=2, machine=MACHINE, data=False)
@@ -89,6 +93,7 @@ def test_calls_of_several_ranks_are_counted_each_and_two_runs_are_the_same() -> 
         assert more == pytest.approx(200 * float(host().python_call_us))
 
 
+@pytest.mark.adr("0130-D3")
 def test_operations_cost_by_kind_and_by_what_autograd_does() -> None:
     of = host().operation
     each_us = more_us("plain", 10, 30, "launch", "dispatch") / 20
@@ -108,6 +113,7 @@ def test_operations_cost_by_kind_and_by_what_autograd_does() -> None:
     assert num_views == pytest.approx(round(num_views), abs=1e-6)
 
 
+@pytest.mark.adr("0130-D2")
 def test_what_stands_in_for_cxx_counts_nothing_and_for_python_one_call() -> None:
     call_us = float(host().python_call_us)
 
@@ -126,17 +132,20 @@ def test_what_stands_in_for_cxx_counts_nothing_and_for_python_one_call() -> None
     assert more_us("streams", 10, 30, "python") == pytest.approx(20 * 7 * call_us)
 
 
+@pytest.mark.adr("0130-D2")
 def test_capturing_a_graph_counts_nothing_for_what_it_holds_and_replays_one_call_each() -> None:
     call_us = float(host().python_call_us)
     assert more_us("captures", 10, 30, "python") == 0
     assert more_us("replays", 10, 30, "python") == pytest.approx(20 * call_us)
 
 
+@pytest.mark.adr("0130-D2")
 def test_gradient_buckets_are_made_in_cxx() -> None:
     of_list_us = more_us("parameters", 2, 6, "python")
     assert more_us("buckets", 2, 6, "python") == pytest.approx(of_list_us)
 
 
+@pytest.mark.adr("0130-D2")
 def test_collections_of_garbage_count_nothing_whenever_they_come() -> None:
     def spans() -> list[HostSpan]:
         found = simulated("memory_use.py", "serving", machine="h100-sxm", data=False)
@@ -153,6 +162,7 @@ def test_collections_of_garbage_count_nothing_whenever_they_come() -> None:
         gc.set_threshold(*before)
 
 
+@pytest.mark.adr("0130-D2")
 def test_autocast_casts_in_cxx() -> None:
     """No call of Python is counted for a cast, but its own time in C++."""
     of = host().operation
@@ -163,6 +173,7 @@ def test_autocast_casts_in_cxx() -> None:
     assert more_us("sums", 10, 30, "python") == more_us("uncast", 10, 30, "python")
 
 
+@pytest.mark.adr("0130-D3")
 def test_reads_and_new_segments_are_parts_of_their_own() -> None:
     assert more_us("reads", 1, 4, "read") == pytest.approx(3 * float(host().read_us))
     assert more_us("segments", 1, 4, "allocate") == pytest.approx(3 * float(host().cuda_malloc_us))
@@ -176,6 +187,7 @@ def test_an_object_of_another_process_takes_its_time_and_that_of_its_tensors() -
     assert more == pytest.approx(2 * (each_us + 2 * tensor_us))
 
 
+@pytest.mark.adr("0130-D10", "0130-D11")
 def test_a_program_that_profiles_itself_keeps_its_profile_and_is_counted_after_it() -> None:
     expected = 200 * float(host().python_call_us)
     assert more_us("profiled", 100, 300, "python") == pytest.approx(expected)
@@ -194,6 +206,7 @@ def test_clocks_without_a_date_show_the_same_in_every_run(
     assert all(int(each) > DAY_NS for each in shown[0].split())
 
 
+@pytest.mark.adr("0130-D5")
 def test_a_machine_without_a_host_section_spends_its_launch_time_only() -> None:
     context = simulated("eager_host.py", "calls", 300, machine="ahbm:4", data=False)
     kinds = {span.kind for span in context.op_log.host_spans}
@@ -217,6 +230,7 @@ print(time.perf_counter() - start)
 """
 
 
+@pytest.mark.adr("0130-D1")
 def test_when_a_thread_really_starts_changes_no_count(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,8 @@ from kernbench.torch_bridge.processes.python_calls import (
     ThreadCalls,
 )
 
+pytestmark = pytest.mark.adr("0130-D6")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _monitored() -> Iterator[None]:
