@@ -118,7 +118,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.adr("0152-D4")
+@pytest.mark.adr("0155-D1")
 @pytest.mark.parametrize("machine", ["ahbm:2", "h100-sxm"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_on_its_machine_it_is_the_same_run(name: str, machine: str, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def changed(name: str, *settings: str) -> Machine:
     return set_keys(load_machine(name, 2), settings)[0]
 
 
-@pytest.mark.adr("0152-D4")
+@pytest.mark.adr("0155-D1")
 @settings(max_examples=5)
 @given(data=st.data())
 def test_with_keys_changed_it_is_the_run_of_the_program_with_them(kept: Any, data: Any) -> None:
@@ -167,14 +167,14 @@ def log_on(machine: Machine) -> OpLog:
     return torch.op_log
 
 
-@pytest.mark.adr("0152-D4")
+@pytest.mark.adr("0155-D1")
 @pytest.mark.parametrize("name", ["a100-sxm-80g", "h200", "mi300x"])
 def test_on_another_machine_kernels_and_collectives_are_its_own(kept: Any, name: str) -> None:
     machine = load_machine(name, 2)
     assert_same(retime(kept, machine).op_log, log_on(machine))
 
 
-@pytest.mark.adr("0152-D5")
+@pytest.mark.adr("0155-D2")
 def test_what_may_be_otherwise_is_said(tmp_path: Path) -> None:
     for name, words in (
         ("on_main", "1 query whether something has ended"),
@@ -189,7 +189,7 @@ def test_what_may_be_otherwise_is_said(tmp_path: Path) -> None:
     assert not [line for ask in retime(saved).run.remarks for line in ask()]
 
 
-@pytest.mark.adr("0152-D5")
+@pytest.mark.adr("0155-D2")
 def test_what_cannot_be_done_again_is_refused(kept: Any, tmp_path: Path) -> None:
     with RuntimeContext() as torch:
         ops.gelu(torch.ones(8))
@@ -227,7 +227,7 @@ def rows_of_memory(log: OpLog) -> list[tuple[Any, ...]]:
             for each in log.allocations.entries]  # fmt: skip
 
 
-@pytest.mark.adr("0152-D4")
+@pytest.mark.adr("0155-D1")
 def test_the_record_of_memory_has_the_times_of_the_other_machine(tmp_path: Path) -> None:
     def run(machine: Machine, *, keeps: bool) -> RuntimeContext:
         with RuntimeContext(machine, 2, data=False, record_memory=True) as torch:

@@ -73,7 +73,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return keep
 
 
-@pytest.mark.adr("0152-D4")
+@pytest.mark.adr("0155-D1")
 @pytest.mark.parametrize("machine", ["ahbm", "h100-sxm"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_on_its_machine_it_is_the_same_run(name: str, machine: str, kept: Any) -> None:
@@ -81,7 +81,7 @@ def test_on_its_machine_it_is_the_same_run(name: str, machine: str, kept: Any) -
     assert_same(retime(saved).op_log, log)
 
 
-@pytest.mark.adr("0152-D4")
+@pytest.mark.adr("0155-D1")
 @pytest.mark.parametrize(
     ("name", "machine", "settings"),
     [
@@ -107,7 +107,7 @@ def test_elsewhere_it_is_the_run_of_the_program_there(
     assert found.to_arrow().equals(expected.to_arrow())
 
 
-@pytest.mark.adr("0152-D5")
+@pytest.mark.adr("0155-D2")
 def test_programs_that_read_times_are_said(kept: Any) -> None:
     _, saved = kept("training", "h100-sxm")
     said = [line for ask in retime(saved).run.remarks for line in ask()]
@@ -116,20 +116,20 @@ def test_programs_that_read_times_are_said(kept: Any) -> None:
     ]
 
 
-@pytest.mark.adr("0152-D4")
+@pytest.mark.adr("0155-D1")
 def test_graphs_take_the_time_of_another_machine(kept: Any) -> None:
     _, saved = kept("graphs", "ahbm")
     changed, expected = log_on("graphs", "tpu-v5e-like", "sip.host_launch_us=3")
     assert_same(retime(saved, changed).op_log, expected)
 
 
-@pytest.mark.adr("0152-D5")
+@pytest.mark.adr("0155-D2")
 def test_python_that_was_not_counted_is_not_guessed(kept: Any) -> None:
     with pytest.raises(UsageError, match="h100-sxm has a host section, but the run was saved on"):
         retime(kept("graphs", "ahbm")[1], load_machine("h100-sxm", 1))
 
 
-@pytest.mark.adr("0152-D4")
+@pytest.mark.adr("0155-D1")
 @pytest.mark.parametrize("machine", ["ahbm", "h100-sxm"])
 def test_the_record_of_memory_is_that_of_the_run(machine: str, tmp_path: Path) -> None:
     context = run("training", load_machine(machine, 2), keeps=True, record_memory=True)
@@ -143,7 +143,7 @@ def test_the_record_of_memory_is_that_of_the_run(machine: str, tmp_path: Path) -
     assert found["peak"] == memory_use(saved.log)["peak"]
 
 
-@pytest.mark.adr("0152-D4")
+@pytest.mark.adr("0155-D1")
 def test_an_operation_that_is_gone_takes_as_long_as_it_did(kept: Any) -> None:
     log, saved = kept("training", "ahbm")
     works = [

@@ -40,7 +40,7 @@ def allocator(capacity: int = 1 << 40) -> CachingAllocator:
     return CachingAllocator(device.reserve, device.release)
 
 
-@pytest.mark.adr("0157-D6")
+@pytest.mark.adr("0065-D1")
 @pytest.mark.parametrize(
     ("asked", "allocated", "reserved"),
     [
@@ -64,7 +64,7 @@ def test_sizes_are_those_of_pytorchs_allocator(asked: int, allocated: int, reser
     assert found.amounts.requested_bytes.current == asked
 
 
-@pytest.mark.adr("0157-D6")
+@pytest.mark.adr("0065-D1")
 def test_a_block_that_was_given_back_is_used_again_on_its_stream_only() -> None:
     found = allocator()
     first = found.allocate(4 * MIB, "a")
@@ -74,7 +74,7 @@ def test_a_block_that_was_given_back_is_used_again_on_its_stream_only() -> None:
     assert found.amounts.reserved_bytes.current == 40 * MIB
 
 
-@pytest.mark.adr("0157-D6")
+@pytest.mark.adr("0065-D1")
 def test_a_full_device_first_loses_what_is_kept_for_later() -> None:
     found = allocator(40 * MIB)
     found.allocate(30 * MIB).free()
@@ -173,13 +173,13 @@ def test_an_equal_request_is_not_looked_at_again_before_the_free_blocks_change()
 run = partial(simulated, "memory.py", machine="ahbm:2")
 
 
-@pytest.mark.adr("0157-D7")
+@pytest.mark.adr("0065-D2")
 @pytest.mark.parametrize("data", [True, False])
 def test_programs_see_what_their_tensors_take(data: bool) -> None:
     run("programs_see_what_their_tensors_take", data=data)
 
 
-@pytest.mark.adr("0157-D7")
+@pytest.mark.adr("0065-D2")
 @pytest.mark.parametrize("data", [True, False])
 def test_saved_tensors_and_gradients_count_while_they_live(data: bool) -> None:
     """Closed form: one 4 MiB tensor per layer is saved, and freed as backward comes by."""
@@ -200,7 +200,7 @@ def last_line_of(case: str) -> int:
     return next(n for n, line in enumerate(lines, 1) if n > start and "# where the error" in line)
 
 
-@pytest.mark.adr("0157-D8")
+@pytest.mark.adr("0065-D3")
 def test_too_much_is_an_error_that_names_the_allocation(small_machine: str) -> None:
     case = "too_much_is_an_error_that_names_the_allocation"
     with pytest.raises(OutOfMemoryError) as caught:
@@ -212,7 +212,7 @@ def test_too_much_is_an_error_that_names_the_allocation(small_machine: str) -> N
         assert part in said, said
 
 
-@pytest.mark.adr("0157-D8")
+@pytest.mark.adr("0065-D3")
 def test_too_much_for_the_host_too_is_the_devices_error(small_machine: str) -> None:
     """No host has 1 PiB: values are asked of it before the device is."""
     case = "too_much_for_the_host_too_is_the_devices_error"
@@ -221,7 +221,7 @@ def test_too_much_for_the_host_too_is_the_devices_error(small_machine: str) -> N
         run(case, machine=small_machine)
 
 
-@pytest.mark.adr("0157-D8")
+@pytest.mark.adr("0065-D3")
 def test_too_much_for_a_process_is_the_devices_error_too(tmp_path: Path) -> None:
     """No host has 1 PiB, which the device has, and the process may have half of it."""
     path = tmp_path / "large.yaml"
@@ -232,7 +232,7 @@ def test_too_much_for_a_process_is_the_devices_error_too(tmp_path: Path) -> None
         run("too_much_for_a_process_is_the_devices_error_too", machine=str(path))
 
 
-@pytest.mark.adr("0157-D8")
+@pytest.mark.adr("0065-D3")
 def test_too_much_of_what_was_done_before_is_an_error_too(small_machine: str) -> None:
     case = "too_much_of_what_was_done_before_is_an_error_too"
     words = rf"4.00 MiB for aten.add on rank 0 at .*memory.py:{last_line_of(case)}"
@@ -240,7 +240,7 @@ def test_too_much_of_what_was_done_before_is_an_error_too(small_machine: str) ->
         run(case, machine=small_machine)
 
 
-@pytest.mark.adr("0157-D8")
+@pytest.mark.adr("0065-D3")
 def test_a_run_ends_with_the_peak_of_each_rank() -> None:
     context = run("a_run_ends_with_the_peak_of_each_rank", machine="ahbm:4", nprocs=3)
     capacity = context.machine.sip.hbm_bytes / (1 << 30)
@@ -251,7 +251,7 @@ def test_a_run_ends_with_the_peak_of_each_rank() -> None:
     ]
 
 
-@pytest.mark.adr("0157-D6")
+@pytest.mark.adr("0065-D1")
 @pytest.mark.parametrize("data", [True, False])
 def test_tensors_of_collectives_are_freed_when_the_program_frees_them(data: bool) -> None:
     case = "tensors_of_collectives_are_freed_when_the_program_frees_them"

@@ -299,7 +299,7 @@ def test_what_does_not_go_together_is_refused(options: list[str], said: str) -> 
     assert said in found.stderr
 
 
-@pytest.mark.adr("0152-D4")
+@pytest.mark.adr("0155-D1")
 @pytest.mark.parametrize(("case", "axes"), [("pipeline", (RankAxis(4, 2),)), ("replicas", ())])
 def test_a_folded_run_is_done_again_folded(
     case: str, axes: tuple[RankAxis, ...], without_host: str, tmp_path: Path

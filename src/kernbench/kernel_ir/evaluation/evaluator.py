@@ -134,7 +134,7 @@ class Evaluator:
         self.overflowed: dict[Op, int] = {}
         """Operations of 32 bits whose exact result does not fit, and one such result."""
         self.overflows: dict[tuple[Op, Op], AddressOverflow] = {}
-        """The overflows that became part of an address, by the operation and where it was added."""
+        """Those that became part of an address: by the operation and where it was added."""
         self.shares_loops = False
         """Whether loops that programs go around differently often are planned for the longest."""
         self.is_probe = False

@@ -1,4 +1,4 @@
-"""What the program of a run did to its devices, kept so that it can be done again (ADR-0152).
+"""What the program of a run did to its devices, kept so that it can be done again (ADR-0155).
 
 A run without its program: for each rank the launches, copies, collectives and waits in their order,
 and for each of them what it was rather than how long it took. Times that a machine decides are not
