@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-all browser test-fast lint docs format programs bench-host bench-check bench-baseline validate tuner-truth test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed conformance-compiled conformance-inductor conformance-gluon fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-engines test-models test-serving test-titan test-field test-operations changelog clean
+.PHONY: help demo test test-all browser test-fast lint docs format programs bench-host bench-check bench-baseline validate tuner-truth test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed conformance-compiled conformance-inductor conformance-gluon fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-engines test-models test-serving test-titan test-field test-operations changelog release clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -135,12 +135,15 @@ fuzz-properties: $(VENV)/torch.stamp ## try the tests' properties on other examp
 	@test -n "$(SEEDS)" || { echo 'name the seeds: make fuzz-properties SEEDS="1 2 3"'; exit 2; }
 	failed=; for seed in $(SEEDS); do $(BIN)/python -m pytest -n 2 -q -m hypothesis --hypothesis-seed=$$seed || failed="$$failed $$seed"; done; test -z "$$failed" || { echo "seeds that found something:$$failed"; exit 1; }
 
-changelog: ## put the files of changelog.d under a release in CHANGELOG.md: VERSION=0.2.0
+changelog: $(VENV)/dev.stamp ## put the files of changelog.d under a release in CHANGELOG.md: VERSION=0.2.0
 	@test -n "$(VERSION)" || { echo 'name the release: make changelog VERSION=0.2.0'; exit 2; }
-	$(PYTHON) tools/changelog.py --release $(VERSION)
+	$(BIN)/towncrier build --yes --version $(VERSION)
+
+release: $(VENV)/release.stamp ## build and check wheel and sdist in dist/, on each Python on PATH: ARGS=--tag tags the commit
+	$(BIN)/python tools/release.py $(ARGS)
 
 clean: ## remove the environment and everything generated
-	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/pip.stamp:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"kernbench needs Python 3.11 or newer, but $(PYTHON) is {sys.version.split()[0]}; set PYTHON=")'
@@ -158,6 +161,10 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 
 $(VENV)/docs.stamp: $(VENV)/run.stamp
 	$(PIP) install --quiet --constraint constraints/locked.txt --group docs
+	@touch $@
+
+$(VENV)/release.stamp: $(VENV)/run.stamp
+	$(PIP) install --quiet --constraint constraints/locked.txt --group release
 	@touch $@
 
 # Holistic Trace Analysis asks for JupyterLab, which it needs for its pictures only.

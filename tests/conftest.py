@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Every run tries the same examples, so that a newcomer's says what CI's says; with
     ``--hypothesis-seed``, as ``make fuzz-properties`` gives it, they are those of the seed
-    (ADR-0238). Machines are shared: an example's time says nothing.
+    (ADR-0061). Machines are shared: an example's time says nothing.
 
     Where Python is told to write no bytecode, each of the hundreds of processes that tests start
     would compile all that it imports, which takes longer than importing it. Modules of tests, which

@@ -45,7 +45,7 @@ def requirements(name: str, minor: str) -> list[str]:
     named = project["project"]["dependencies"] + project["dependency-groups"]["test"]
     left_out = {name, *LIBRARIES[name].brings}
     others = [each for each in named if re.split(r"[^\w-]", each)[0] not in left_out]
-    return [*others, "hatchling", "editables", f"{name}=={minor}.*"]
+    return [*others, *project["build-system"]["requires"], "editables", f"{name}=={minor}.*"]
 
 
 def make_environment(home: Path, name: str, minor: str) -> Path:

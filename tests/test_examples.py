@@ -30,7 +30,7 @@ def drawn(tmp_path: Path, *options: str) -> list[str]:
     return [line for line in done.stdout.splitlines() if "drawn" in line]
 
 
-@pytest.mark.adr("0238-D1")
+@pytest.mark.adr("0061-D5")
 @pytest.mark.slow
 def test_every_run_tries_the_same_examples_but_with_a_seed(tmp_path: Path) -> None:
     as_ever = drawn(tmp_path)
@@ -38,7 +38,7 @@ def test_every_run_tries_the_same_examples_but_with_a_seed(tmp_path: Path) -> No
     assert drawn(tmp_path, "--hypothesis-seed=7") != as_ever
 
 
-@pytest.mark.adr("0238-D2")
+@pytest.mark.adr("0061-D6")
 def test_a_campaign_runs_the_properties_with_the_seeds_it_is_given() -> None:
     command = ["make", "--dry-run", "fuzz-properties", "SEEDS=7 8"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -29,7 +29,7 @@ def baseline(check: Any, **cases: Any) -> Any:
     return check.Baseline("abc1234", "2026-11-23", "3.11", cases)
 
 
-@pytest.mark.adr("0122-D1")
+@pytest.mark.adr("0061-D7")
 @pytest.mark.parametrize(
     ("now", "python", "times"),
     [
@@ -54,14 +54,14 @@ def test_a_case_beyond_the_margin_is_named_with_its_factor_and_commit(
         assert line.startswith(f"launches: {times} times as slow as at abc1234 (2.00x")
 
 
-@pytest.mark.adr("0122-D1")
+@pytest.mark.adr("0061-D7")
 def test_a_case_without_a_baseline_and_a_baseline_without_a_case_are_named(check: Any) -> None:
     kept = baseline(check, old=check.Measured(1.0), absent=check.Measured(1.0))
     lines = check.complaints({"new": check.Measured(1.0)}, kept, "3.11", skipped=["absent"])
     assert [line.partition(":")[0] for line in lines] == ["new", "old"]
 
 
-@pytest.mark.adr("0122-D1")
+@pytest.mark.adr("0061-D7")
 def test_what_seems_slower_is_measured_again_and_the_best_counts(check: Any) -> None:
     kept = check.Measured(1.0, 100)
     noisy = iter([check.Measured(4.0, 100), check.Measured(1.2, 101)])
@@ -90,7 +90,7 @@ def test_every_case_has_a_baseline(check: Any, monkeypatch: pytest.MonkeyPatch) 
     assert not kept.commit.endswith("+")
 
 
-@pytest.mark.adr("0122-D2")
+@pytest.mark.adr("0061-D8")
 def test_a_table_says_of_which_commit_day_and_machine_it_is(
     check: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -117,7 +117,7 @@ def count_runs(measured: Any) -> Any:
     return measured(len(_RUNS), os.getpid())
 
 
-@pytest.mark.adr("0122-D1")
+@pytest.mark.adr("0061-D7")
 def test_each_case_has_a_process_that_knows_nothing_of_others(check: Any) -> None:
     found = [check.apart(count_runs, check.Measured) for _ in range(2)]
     assert [each.ratio for each in found] == [1, 1]

@@ -30,8 +30,8 @@ from kernbench.logs import logger
 _LOG = logger("files")
 
 SUFFIX = ".kernbench"
-"""Of the hidden file beside a target that becomes the target; a process that is killed leaves it,
-and the next one that writes the same target takes it away."""
+"""The suffix of the hidden file beside a target that becomes the target; a process that is killed
+leaves it, and the next one that writes the same target takes it away."""
 PATIENCE_S = 10.0
 """How long a single file waits for another writer, which needs far less."""
 _LONGEST_NAME = 255

@@ -90,7 +90,7 @@ def run_steps(program: list[Step], free: int | None = None) -> OpLog:
     return context.op_log
 
 
-@pytest.mark.adr("0151-D2")
+@pytest.mark.adr("0153-D4")
 @given(steps)
 def test_what_is_not_on_the_path_may_be_free_and_the_run_ends_as_before(
     program: list[Step],
@@ -105,7 +105,7 @@ def test_what_is_not_on_the_path_may_be_free_and_the_run_ends_as_before(
             assert log.end_ps - step.time_ps <= faster.end_ps <= log.end_ps
 
 
-@pytest.mark.adr("0151-D1")
+@pytest.mark.adr("0153-D3")
 def test_a_path_goes_through_the_rank_that_comes_last_to_a_collective() -> None:
     def work(rank: int, torch: Any) -> None:
         torch.distributed.init_process_group()
@@ -125,7 +125,7 @@ def test_a_path_goes_through_the_rank_that_comes_last_to_a_collective() -> None:
     assert [segment.name for segment in path[reduced:]][:2] == ["all_reduce", "gelu"]
 
 
-@pytest.mark.adr("0151-D1")
+@pytest.mark.adr("0153-D3")
 def test_launches_bound_a_program_of_small_kernels_and_kernels_one_of_large_ones() -> None:
     for size, kind in ((16, "launch"), (2048, "kernel")):
         with RuntimeContext(machine="ahbm:1", data=False) as torch:
@@ -143,7 +143,7 @@ def test_launches_bound_a_program_of_small_kernels_and_kernels_one_of_large_ones
             assert len([segment for segment in path if segment.kind == "launch"]) == 21
 
 
-@pytest.mark.adr("0151-D1")
+@pytest.mark.adr("0153-D3")
 def test_the_log_says_what_each_command_waited_for() -> None:
     with RuntimeContext(machine="ahbm:1", data=False) as torch:
         x = torch.zeros(2048, 2048)
@@ -161,7 +161,7 @@ def test_a_run_of_nothing_has_an_empty_path() -> None:
     assert critical_path(OpLog()) == []
 
 
-@pytest.mark.adr("0151-D1")
+@pytest.mark.adr("0153-D3")
 def test_a_second_spawn_begins_when_the_slowest_rank_of_the_first_has_ended() -> None:
     def slow_on_1(rank: int, torch: Any) -> None:
         x = torch.zeros(2048, 2048)

@@ -26,7 +26,7 @@ def debug(commands: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.adr("0053-D1")
+@pytest.mark.adr("0051-D5")
 def test_pdb_looks_into_a_rank_and_the_run_goes_on() -> None:
     done = debug("p rank, found\np x.tolist()\nn\nn\np found\nup\np rank\nc\n")
     assert done.returncode == 0, done.stderr
@@ -38,7 +38,7 @@ def test_pdb_looks_into_a_rank_and_the_run_goes_on() -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.adr("0053-D1")
+@pytest.mark.adr("0051-D5")
 def test_leaving_pdb_ends_the_run_as_an_interrupt_does() -> None:
     done = debug("q\n")
     assert done.returncode == 130
@@ -46,7 +46,7 @@ def test_leaving_pdb_ends_the_run_as_an_interrupt_does() -> None:
     assert "ends with" not in done.stdout
 
 
-@pytest.mark.adr("0053-D2")
+@pytest.mark.adr("0051-D6")
 def test_the_progress_bar_is_gone_before_the_debugger_speaks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

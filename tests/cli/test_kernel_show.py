@@ -219,7 +219,7 @@ def deciding(show: Run, tmp_path: Path) -> Run:
     return show
 
 
-@pytest.mark.adr("0046-D1")
+@pytest.mark.adr("0052-D4")
 def test_a_kernel_that_decides_by_data_is_shown_with_what_it_did(deciding: Run) -> None:
     status, out, err = deciding("deciding.py:sum_ragged")
     assert (status, err) == (0, "")
@@ -233,7 +233,7 @@ def test_a_kernel_that_decides_by_data_is_shown_with_what_it_did(deciding: Run) 
     assert "The program ran on data" in out
 
 
-@pytest.mark.adr("0046-D1")
+@pytest.mark.adr("0052-D4")
 def test_programs_that_each_took_a_path_of_their_own_are_shown_as_far_as_one_can_read(
     deciding: Run,
 ) -> None:
@@ -243,7 +243,7 @@ def test_programs_that_each_took_a_path_of_their_own_are_shown_as_far_as_one_can
     assert "4 more paths, each of its own programs, not shown." in out
 
 
-@pytest.mark.adr("0046-D1")
+@pytest.mark.adr("0052-D4")
 def test_a_kernel_after_one_that_decides_by_data_is_found(deciding: Run) -> None:
     status, out, _ = deciding("deciding.py:double")
     assert status == 0
@@ -251,7 +251,7 @@ def test_a_kernel_after_one_that_decides_by_data_is_found(deciding: Run) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.adr("0046-D2")
+@pytest.mark.adr("0052-D5")
 @pytest.mark.parametrize("machine", ["ahbm", "h100-sxm", "a100-sxm-80g"])
 def test_the_time_shown_is_the_time_of_the_launch_in_a_run(
     show: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], machine: str
@@ -269,7 +269,7 @@ def test_the_time_shown_is_the_time_of_the_launch_in_a_run(
         assert ("clock" in parts) == (machine != "ahbm" and name == "square")
 
 
-@pytest.mark.adr("0046-D2")
+@pytest.mark.adr("0052-D5")
 def test_the_parts_of_a_launch_add_up_to_its_time() -> None:
     path = str(PROGRAMS / "timed_kernels.py")
     for name in ("square", "copy_columns", "ragged"):

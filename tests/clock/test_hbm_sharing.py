@@ -101,7 +101,7 @@ PARTS = st.lists(
 JOBS = st.lists(st.builds(Job, st.integers(0, 10**6), PARTS), min_size=1, max_size=5)
 
 
-@pytest.mark.adr("0049-D1")
+@pytest.mark.adr("0036-D4")
 @given(jobs=JOBS)
 def test_ends_are_those_of_exact_fractions(jobs: list[Job]) -> None:
     for found, exact in zip(run(jobs), expected(jobs), strict=True):
@@ -110,7 +110,7 @@ def test_ends_are_those_of_exact_fractions(jobs: list[Job]) -> None:
             assert abs(end - at) <= 40
 
 
-@pytest.mark.adr("0049-D1")
+@pytest.mark.adr("0036-D4")
 @given(jobs=JOBS)
 def test_nothing_is_faster_than_alone(jobs: list[Job]) -> None:
     for job, ends in zip(jobs, run(jobs), strict=True):
@@ -118,7 +118,7 @@ def test_nothing_is_faster_than_alone(jobs: list[Job]) -> None:
             assert end >= job.start_ps + work
 
 
-@pytest.mark.adr("0049-D1")
+@pytest.mark.adr("0036-D4")
 @given(
     works=st.lists(st.tuples(st.integers(0, WHOLE), st.integers(1, 10**6)), min_size=1, max_size=6)
 )
@@ -130,7 +130,7 @@ def test_together_nothing_takes_longer_than_one_after_the_other(
     assert last <= sum(work for _, work in works) + len(works)
 
 
-@pytest.mark.adr("0049-D1")
+@pytest.mark.adr("0036-D4")
 def test_a_kernel_and_a_transfer_slow_each_other_down_whichever_comes_first() -> None:
     """Both ask for all of HBM: while both run, each goes at half of its pace."""
     for first, second in ((0, 1), (1, 0)):
@@ -139,12 +139,12 @@ def test_a_kernel_and_a_transfer_slow_each_other_down_whichever_comes_first() ->
         assert [ends[first], ends[second]] == [[150], [200]]
 
 
-@pytest.mark.adr("0049-D1")
+@pytest.mark.adr("0036-D4")
 def test_half_of_hbm_each_is_no_contention() -> None:
     assert run([Job(0, [(0, 32, 100)]), Job(10, [(0, 32, 100)])]) == [[100], [110]]
 
 
-@pytest.mark.adr("0049-D2")
+@pytest.mark.adr("0036-D5")
 def test_a_collective_runs_at_the_pace_of_its_slowest_sip() -> None:
     """A kernel on SIP 1 alone: SIP 0, where nothing else runs, is as late."""
     collective = Job(0, [(0, 32, 100), (1, 32, 100)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +28,6 @@ def test_both_trees_span_all_nodes_and_share_their_inner_ones(num_nodes: int) ->
     assert not (inner[0] & inner[1]).any(), "what has two children in one is a leaf of the other"
 
 
-@pytest.mark.adr("0164-D2")
 @given(size=st.sampled_from([2, 4, 8]), num_nodes=st.integers(2, 40))
 def test_ranks_send_to_other_nodes_on_their_own_place_only(size: int, num_nodes: int) -> None:
     n = size * num_nodes

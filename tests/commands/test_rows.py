@@ -113,7 +113,6 @@ def _dense(value: Separable, shape: tuple[int, ...]) -> Any:
     stride=st.integers(0, 40),
     divisors=st.lists(st.integers(1, 50), min_size=1, max_size=3),
 )
-@pytest.mark.adr("0143-D1")
 def test_quotients_and_remainders_of_quotients_are_numpys(
     programs: int, trips: int, lanes: int, stride: int, divisors: list[int]
 ) -> None:
@@ -146,7 +145,6 @@ def test_quotients_and_remainders_of_quotients_are_numpys(
         value, expected = found[at % 2], np.divmod(expected, divisor)[at % 2]
 
 
-@pytest.mark.adr("0143-D1")
 def test_a_large_kernel_that_divides_holds_few_rows() -> None:
     block, programs = 1024, 12 * 1024 * 50257 // 1024
     value = Separable(

@@ -66,7 +66,6 @@ def test_a_trace_counts_programs_and_lists_commands_of_all_groups() -> None:
     assert len(list(trace.commands())) == 2
 
 
-@pytest.mark.adr("0211-D1")
 def test_released_groups_are_made_again_for_whoever_asks() -> None:
     made = []
 

@@ -65,7 +65,7 @@ def test_the_reason_of_ranks_is_that_of_the_first() -> None:
     assert reason_of("AssertionError: 1 != 2\nmore") == "AssertionError: 1 != 2"
 
 
-@pytest.mark.adr("0145-D3")
+@pytest.mark.adr("0041-D7")
 def test_a_share_of_the_tests_is_said() -> None:
     outcomes = {f"test_a.py::test_{n}": Outcome("passed", "") for n in range(10)}
     assert "20% of the cases" in build_report(INDUCTOR, outcomes, "here", {}, 61.0, 0.2)
@@ -81,7 +81,7 @@ def test_the_reason_of_a_traced_call_is_the_error_that_it_raised() -> None:
     assert reason_of(text).endswith("fake tensor call: KeyError('3')")
 
 
-@pytest.mark.adr("0145-D3")
+@pytest.mark.adr("0041-D7")
 def test_a_share_is_the_same_tests_in_any_folder() -> None:
     names = [f"test_a.py::test_{n}" for n in range(100)]
     assert [is_in(name, 0.5) for name in names] == [is_in(f"/tmp/x/{name}", 0.5) for name in names]

@@ -105,7 +105,7 @@ def test_files_of_pytorchs_form_are_run_as_programs_with_devices(tmp_path: Path)
     assert reason == "ValueError: of rank 1"
 
 
-@pytest.mark.adr("0145-D1")
+@pytest.mark.adr("0041-D5")
 def test_a_folder_without_the_file_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"has no test_torchinductor\.py; give the folder"):
         copy_folder(INDUCTOR, tmp_path, tmp_path / "copy")
@@ -118,7 +118,7 @@ def test_a_share_that_is_none_is_refused(share: str, capsys: pytest.CaptureFixtu
     assert "--share must be above 0 and at most 1" in capsys.readouterr().err
 
 
-@pytest.mark.adr("0145-D2")
+@pytest.mark.adr("0041-D6")
 def test_a_program_that_notes_nothing_for_long_is_ended(tmp_path: Path) -> None:
     outcomes = tmp_path / "outcomes.jsonl"
     stuck = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -128,8 +128,8 @@ def test_a_program_that_notes_nothing_for_long_is_ended(tmp_path: Path) -> None:
     assert end_of(done, outcomes, 60) == "status 5"
 
 
-@pytest.mark.adr("0145-D1")
-@pytest.mark.adr("0145-D2")
+@pytest.mark.adr("0041-D5")
+@pytest.mark.adr("0041-D6")
 @pytest.mark.slow
 def test_tests_are_compiled_and_go_on_after_one_that_ends_the_program(tmp_path: Path) -> None:
     pytest.importorskip("torch")

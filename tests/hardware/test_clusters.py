@@ -1,4 +1,4 @@
-"""Clusters: machine files with a base, and network interfaces that SIPs share (ADR-0163)."""
+"""Clusters: machine files with a base, and network interfaces that SIPs share (ADR-0034)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernbench.hardware import changed_machine, load_machine, parse_machine
 P5 = {"name": "mine", "base": "h100-sxm", "links": {"scale_out": {"bandwidth_gbps": 10}}}
 
 
-@pytest.mark.adr("0163-D2")
+@pytest.mark.adr("0034-D5")
 @pytest.mark.parametrize(
     ("nics", "ports", "gbps"), [(None, 8, 50), (8, 8, 50), (4, 4, 50), (32, 8, 200), (1, 1, 50)]
 )
@@ -28,7 +28,7 @@ def test_interfaces_are_shared_by_sips_in_a_row_or_are_one_link_of_each(
     assert machine.route(0, 8)[0] == machine.route(shared - 1, 8)[0]
 
 
-@pytest.mark.adr("0163-D2")
+@pytest.mark.adr("0034-D5")
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -54,7 +54,7 @@ def test_smaller_nodes_have_their_share_of_the_interfaces() -> None:
         load_machine("p4de:4x1")
 
 
-@pytest.mark.adr("0163-D3")
+@pytest.mark.adr("0034-D6")
 def test_a_file_with_a_base_says_what_differs() -> None:
     machine, base = parse_machine(yaml.safe_dump(P5), "mine.yaml", 8), load_machine("h100-sxm", 8)
     assert machine.spec.links is not None
@@ -66,7 +66,7 @@ def test_a_file_with_a_base_says_what_differs() -> None:
     assert "links.scale_out.latency_ns" in machine.spec.sources
 
 
-@pytest.mark.adr("0163-D3")
+@pytest.mark.adr("0034-D6")
 def test_sources_of_what_a_file_changes_are_not_those_of_its_base() -> None:
     changed = {**P5, "links": {"scale_out": {"latency_ns": 1}}}
     sources = parse_machine(yaml.safe_dump(changed), "mine.yaml", 8).spec.sources
@@ -74,7 +74,7 @@ def test_sources_of_what_a_file_changes_are_not_those_of_its_base() -> None:
     assert "links.scale_out" in sources
 
 
-@pytest.mark.adr("0163-D3")
+@pytest.mark.adr("0034-D6")
 @pytest.mark.parametrize(
     ("base", "message"),
     [

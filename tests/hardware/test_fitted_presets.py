@@ -16,7 +16,6 @@ GEMM = {
 }
 
 
-@pytest.mark.adr("0028-D7")
 @pytest.mark.parametrize("name", ["a100-sxm-80g", "h100-sxm", "h200", "l40s"])
 def test_a_preset_names_its_fitted_constants(name: str) -> None:
     spec = load_machine(name, 1).spec
@@ -33,7 +32,6 @@ def test_a_preset_names_its_fitted_constants(name: str) -> None:
     assert (latency in fitted) is not is_tied
 
 
-@pytest.mark.adr("0039-D4")
 @pytest.mark.parametrize("name", known_machines())
 def test_the_count_that_is_printed_is_that_of_numbers_whose_source_says_fitted(
     name: str, capsys: pytest.CaptureFixture[str]
@@ -66,7 +64,6 @@ def test_the_dearer_boards_of_a_family_differ_where_they_should() -> None:
     assert small.hbm_gbps < large.hbm_gbps
 
 
-@pytest.mark.adr("0206-D2")
 @pytest.mark.parametrize(("name", "older"), [("b300", "b200"), ("gb300", "gb200")])
 def test_a_board_that_may_draw_more_runs_the_same_engines_as_fast_as_it_may(
     name: str, older: str

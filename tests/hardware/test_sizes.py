@@ -1,4 +1,4 @@
-"""Sizes behind a machine's name: SIPs, the shape of a mesh, or nodes times SIPs (ADR-0163)."""
+"""Sizes behind a machine's name: SIPs, the shape of a mesh, or nodes times SIPs (ADR-0034)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernbench.hardware import (
 )
 
 
-@pytest.mark.adr("0163-D1")
+@pytest.mark.adr("0034-D4")
 @pytest.mark.parametrize(
     ("spec", "num_sips", "num_hosts", "sips_per_node"),
     [
@@ -38,7 +38,7 @@ def test_two_numbers_are_nodes_and_the_sips_of_each(
     assert machine.sips_per_host * num_hosts == num_sips
 
 
-@pytest.mark.adr("0163-D1")
+@pytest.mark.adr("0034-D4")
 @pytest.mark.parametrize(
     ("spec", "message"),
     [

@@ -24,7 +24,6 @@ def cropped(x, out, xnumel, XBLOCK: tl.constexpr):
     tl.store(out + xindex, tl.load(x + (x0 + 50304 * x1), xmask), xmask)
 
 
-@pytest.mark.adr("0143-D1")
 def test_it_is_evaluated_once_and_holds_few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     peaks: list[int] = []
     evaluate = KernelEngine.evaluate

@@ -133,7 +133,6 @@ def test_a_mixture_of_experts_is_near_the_time_of_its_weights(tokens: int, block
 
 
 # 64 tiles of 64 rows; matrices of 51 MB, of which 9 tiles of a wave need two if there are eight.
-@pytest.mark.adr("0217-D1")
 def test_tiles_of_few_experts_read_few_matrices() -> None:
     tokens, n, k, rows = 4096, 1792, 14336, 64
     few, many = (

@@ -47,7 +47,7 @@ def add(stride_bytes: int, programs: int = 8) -> Atomic:
     return Atomic(None, "fadd", access, one, None, Predicate((BLOCK,)), UNKNOWN_LINE)
 
 
-@pytest.mark.adr("0030-D3")
+@pytest.mark.adr("0031-D10")
 def test_an_atomic_moves_every_burst_twice() -> None:
     store = DmaWrite(
         tile_of(4 * BLOCK, 8), Splat(1.0, (BLOCK,), float32), Predicate((BLOCK,)), UNKNOWN_LINE
@@ -55,7 +55,7 @@ def test_an_atomic_moves_every_burst_twice() -> None:
     assert scheduled(add(4 * BLOCK)).hbm_bytes == 2 * scheduled(store).hbm_bytes
 
 
-@pytest.mark.adr("0030-D3")
+@pytest.mark.adr("0031-D10")
 def test_programs_that_meet_at_an_address_take_turns() -> None:
     apart, met = scheduled(add(4 * BLOCK)), scheduled(add(0))
     sip = machine_with().sip_at(0)
@@ -63,7 +63,7 @@ def test_programs_that_meet_at_an_address_take_turns() -> None:
     assert met.duration_ps - apart.duration_ps == pytest.approx(float(turns), abs=2)
 
 
-@pytest.mark.adr("0030-D3")
+@pytest.mark.adr("0031-D10")
 def test_who_needs_the_old_value_waits_for_it() -> None:
     old, out = Tile(0, (), int32), Tile(1, (), int32)
     access = Access(0, Separable(()), int32)

@@ -21,7 +21,6 @@ def scheduled(trace: Any, machine: Any, **conditions: Any) -> Template:
     return schedule_kernel(trace, machine, 0, Conditions(**conditions))
 
 
-@pytest.mark.adr("0028-D1")
 def test_an_engine_that_holds_half_of_its_peak_takes_twice_as_long() -> None:
     trace = trace_of(([0], only_gemm(256, 256, 256)))
     plain = {"clock_ghz": 1, "front_end_us": 0, "pe__gemm__fill_drain_cycles": 0}
@@ -32,7 +31,6 @@ def test_an_engine_that_holds_half_of_its_peak_takes_twice_as_long() -> None:
     assert half == 2 * whole
 
 
-@pytest.mark.adr("0028-D2")
 def test_only_short_runs_of_bytes_pay_for_dram_pages() -> None:
     slow = {"cube__hbm_page_bytes": 1024, "cube__hbm_short_run_efficiency": 0.5}
     base = {"cube__hbm_bandwidth_gbps": 20, "cube__hbm_latency_ns": 0}
@@ -44,7 +42,6 @@ def test_only_short_runs_of_bytes_pay_for_dram_pages() -> None:
     assert times[1] > 1.5 * (times[0] - plain.sip.front_end_ps)
 
 
-@pytest.mark.adr("0210-D1")
 def test_loads_alone_reach_less_of_hbm_than_loads_beside_stores() -> None:
     base = {"cube__hbm_bandwidth_gbps": 20, "cube__hbm_latency_ns": 0}
     plain, slower = machine_with(**base), machine_with(**base, cube__hbm_load_efficiency=0.6)
@@ -59,7 +56,6 @@ def test_loads_alone_reach_less_of_hbm_than_loads_beside_stores() -> None:
     assert slower.sip.hbm_load_ps(600) == plain.sip.hbm_stream_ps(1000)
 
 
-@pytest.mark.adr("0028-D3")
 def test_a_store_ends_in_a_write_back_cache_but_hbm_still_has_to_keep_up() -> None:
     through, back = machine_with(), machine_with(cache__write_back=True)
     tile = gemm_trace(64, 64, 64)
@@ -71,7 +67,6 @@ def test_a_store_ends_in_a_write_back_cache_but_hbm_still_has_to_keep_up() -> No
     assert template.hbm_bytes == scheduled(stream, through).hbm_bytes
 
 
-@pytest.mark.adr("0028-D4")
 @settings(max_examples=30, deadline=None)
 @given(share=st.fractions(0, 1, max_denominator=16))
 def test_what_the_cache_holds_need_not_come_from_hbm(share: Fraction) -> None:
@@ -92,7 +87,6 @@ def test_an_impossible_share_of_a_tensor_in_the_cache_is_refused() -> None:
         Conditions(cached=((2, Fraction(3, 2)),))
 
 
-@pytest.mark.adr("0028-D4")
 def test_a_queued_kernel_pays_the_shorter_front_end() -> None:
     trace = trace_of(([0], only_gemm(64, 64, 64)))
     machine = machine_with(front_end_us=3, queued_front_end_us=1)
@@ -102,7 +96,6 @@ def test_a_queued_kernel_pays_the_shorter_front_end() -> None:
     assert scheduled(trace, same, queued=True).duration_ps == scheduled(trace, same).duration_ps
 
 
-@pytest.mark.adr("0039-D1")
 def test_registers_hold_no_loads_that_run_ahead() -> None:
     kib = 1024
     pe = {"pe__tcm_kib": 420, "pe__resident_programs": 16}
@@ -116,7 +109,6 @@ def test_registers_hold_no_loads_that_run_ahead() -> None:
     assert scheduled(trace, split).duration_ps > scheduled(trace, pool).duration_ps
 
 
-@pytest.mark.adr("0039-D2")
 @settings(max_examples=30, deadline=None)
 @given(share=st.fractions(0, 1, max_denominator=16))
 def test_what_a_load_misses_passes_the_cache_twice(share: Fraction) -> None:
@@ -130,7 +122,6 @@ def test_what_a_load_misses_passes_the_cache_twice(share: Fraction) -> None:
     assert time_ns == pytest.approx(passes, rel=0.6)
 
 
-@pytest.mark.adr("0028-D5")
 @settings(max_examples=20, deadline=None)
 @given(programs=st.integers(1, 4000), size=st.sampled_from([64, 128, 256]))
 def test_the_clock_falls_under_load_and_never_by_more_than_its_loss(
@@ -144,7 +135,6 @@ def test_the_clock_falls_under_load_and_never_by_more_than_its_loss(
     check_rows(template)
 
 
-@pytest.mark.adr("0173-D1")
 def test_a_power_limit_takes_clock_from_dots() -> None:
     trace = trace_of((list(range(4000)), only_gemm(256, 256, 256)))
     free = scheduled(trace, machine_with())
@@ -157,14 +147,12 @@ def test_a_power_limit_takes_clock_from_dots() -> None:
     assert limited.duration_ps == pytest.approx(2 * free.duration_ps, rel=0.05)
 
 
-@pytest.mark.adr("0028-D5")
 def test_kernels_without_dots_keep_the_clock() -> None:
     hot = machine_with(sustained={"clock_loss": 0.2, "full_load": 0.5, "half_time_us": 1})
     trace = copy_trace(256, 1 << 12)
     assert scheduled(trace, hot).duration_ps == scheduled(trace, machine_with()).duration_ps
 
 
-@pytest.mark.adr("0028-D6")
 def test_schedules_of_one_trace_share_what_does_not_depend_on_rates() -> None:
     trace = gemm_trace(500, 300, 200)
     alone = scheduled(gemm_trace(500, 300, 200), machine_with(cube__hbm_bandwidth_gbps=100))
@@ -174,7 +162,6 @@ def test_schedules_of_one_trace_share_what_does_not_depend_on_rates() -> None:
     assert again.hbm_bytes == alone.hbm_bytes
 
 
-@pytest.mark.adr("0081-D1")
 def test_loads_of_a_loop_take_what_the_busiest_resource_needs_for_all_of_them() -> None:
     """A is in the cache, B in HBM, and the cache moves both, B twice: as it comes, and on."""
     hbm_gbps, step_bytes, steps = 8, 64 * 64 * 2, 32

@@ -127,7 +127,6 @@ def test_a_single_query_of_a_group_is_put_together_and_back() -> None:
     assert windowed.num_tiles == 512 * 8
 
 
-@pytest.mark.adr("0129-D2")
 def test_new_keys_are_appended_before() -> None:
     problem = AttentionProblem(
         batch=2, q_len=64, kv_len=64, heads=8, kv_heads=2, head_dim=64, kv_bytes=1
@@ -154,7 +153,6 @@ def test_tiles_shrink_with_few_rows_and_blocks_with_wide_heads() -> None:
     assert [kernel.keys_of_block(size) for size in (64, 128, 256)] == [128, 64, 32]
 
 
-@pytest.mark.adr("0133-D2")
 def test_the_sum_of_partial_results_goes_over_splits_one_after_another() -> None:
     kernel = replace(KERNEL, packs_groups=True, splits=Splits.FILL)
     combines = [flash_launches(decode(batch, 256), kernel, num_pes=16)[1] for batch in (1, 2, 4)]
@@ -163,7 +161,6 @@ def test_the_sum_of_partial_results_goes_over_splits_one_after_another() -> None
         assert combine.port_bytes == pytest.approx(combine.hbm_bytes)
 
 
-@pytest.mark.adr("0133-D3")
 def test_tiles_say_how_many_rows_they_have() -> None:
     packed = replace(KERNEL, packs_groups=True)
     for heads, rows in ((4, 2), (16, 8), (64, 16)):
@@ -171,7 +168,6 @@ def test_tiles_say_how_many_rows_they_have() -> None:
         assert {each.rows for each in kernel.tiles} == {rows}
 
 
-@pytest.mark.adr("0133-D4")
 @given(st.integers(1, 70), st.integers(0, 50), st.booleans(), st.integers(0, 40))
 def test_masked_loads_are_of_the_keys_that_a_tile_sees(
     q_len: int, more: int, causal: bool, window: int
@@ -192,7 +188,6 @@ def test_masked_loads_are_of_the_keys_that_a_tile_sees(
     assert loaded(boxes) >= loaded(masked) - 1
 
 
-@pytest.mark.adr("0133-D4")
 def test_keys_before_the_loop_take_no_trip() -> None:
     kernel = replace(KERNEL, block_n=64, keys_before_loop=8)
     for head_dim, kv_len, trips in (
@@ -205,7 +200,6 @@ def test_keys_before_the_loop_take_no_trip() -> None:
         assert (tiles.count, tiles.trips) == (8, trips)
 
 
-@pytest.mark.adr("0133-D5")
 def test_splits_of_triton_kernels_are_those_of_their_sources() -> None:
     segments = replace(KERNEL, packs_groups=True, splits=Splits.SEGMENTS)
     for batch, expected in ((1, 16), (64, 16), (65, 1)):

@@ -44,7 +44,6 @@ def test_a_pass_does_five_products_and_streams_beside() -> None:
     assert prepare.hbm_read_bytes == pytest.approx(2 * 2 * elements)
 
 
-@pytest.mark.adr("0209-D1")
 def test_a_kernel_that_skips_no_window_goes_over_all_queries() -> None:
     problem = AttentionProblem(
         batch=1, q_len=64, kv_len=64, heads=1, kv_heads=1, head_dim=64, causal=True, window=8

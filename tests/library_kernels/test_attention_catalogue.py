@@ -13,8 +13,6 @@ from kernbench.library_kernels import (
 )
 
 
-@pytest.mark.adr("0129-D1")
-@pytest.mark.adr("0129-D4")
 @pytest.mark.parametrize("architecture", known_libraries())
 def test_each_structure_has_constants_and_each_constant_a_structure(architecture: str) -> None:
     problems = [
@@ -39,7 +37,6 @@ def test_each_structure_has_constants_and_each_constant_a_structure(architecture
         assert family in described, name
 
 
-@pytest.mark.adr("0144-D3")
 @pytest.mark.parametrize("architecture", known_libraries())
 def test_a_kernel_of_few_rows_names_the_few_constants_that_were_fitted(architecture: str) -> None:
     library = load_library(architecture)
@@ -54,7 +51,6 @@ def test_a_kernel_of_few_rows_names_the_few_constants_that_were_fitted(architect
             assert set(fitted) <= constants.model_fields_set, name
 
 
-@pytest.mark.adr("0144-D3")
 @pytest.mark.parametrize("architecture", known_libraries())
 def test_sums_and_copies_have_constants_of_their_own_where_enough_rows_launch_them(
     architecture: str,

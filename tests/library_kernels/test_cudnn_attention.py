@@ -43,7 +43,6 @@ def took(
     return sum(time_kernel(each, sip, library.constants(each.name)).total_us for each in launches)
 
 
-@pytest.mark.adr("0209-D1")
 @pytest.mark.parametrize(
     ("machine", "kernel", "sizes", "batch", "length", "measured_us"),
     [
@@ -74,7 +73,6 @@ def test_cudnn_takes_what_its_makers_measured(
     assert took(machine, kernel, sizes, batch, length) == pytest.approx(measured_us, rel=0.2)
 
 
-@pytest.mark.adr("0209-D1")
 def test_a_window_saves_nothing_of_the_backward_pass_in_8_bits() -> None:
     """Measured: from 4,096 tokens to 32,768, 52 times as long in 8 bits, 8 times in 16."""
 

@@ -53,7 +53,6 @@ def test_resident_tiles_hide_latency_and_not_the_busiest_unit() -> None:
     assert busy == pytest.approx(20 * trip_us())
 
 
-@pytest.mark.adr("0138-D3")
 def test_results_that_leave_after_the_loop_lengthen_every_tile() -> None:
     tiles = replace(products(216, 10).tiles[0], stored_bytes=2.0 * 128 * 128)
     one, two = (
@@ -83,7 +82,6 @@ def test_latency_behind_arithmetic_costs_nothing_where_loads_run_ahead() -> None
 
 
 @pytest.mark.adr("0128-D2")
-@pytest.mark.adr("0144-D2")
 def test_halves_of_a_tile_that_take_turns_overlap_both_engines() -> None:
     rate = sip().pe.math.elements_per_clock.simple
     work = Trip(flops=2.0 * 128 * 128 * 64, dtype="bfloat16", simple=float(rate) * 100)
@@ -103,7 +101,6 @@ def test_memory_decides_where_it_is_slower_than_the_tiles() -> None:
     assert found.total_us > 1000.0
 
 
-@pytest.mark.adr("0129-D3")
 def test_what_the_cache_keeps_of_a_warm_launch_is_not_read_again() -> None:
     # The A100's cache keeps 20 of its 40 MiB.
     kept = 20 * 2**20
@@ -116,7 +113,6 @@ def test_what_the_cache_keeps_of_a_warm_launch_is_not_read_again() -> None:
     assert large.hbm_us == pytest.approx(1e9 / 2039e3)
 
 
-@pytest.mark.adr("0144-D2")
 def test_memory_reaches_its_rate_within_a_ramp() -> None:
     ramps = KernelConstants.model_validate({"ramp_us": 2, "source": "assumed: a test"})
     for num_bytes in (2039e3 * 2, 2039e3 * 2000):
@@ -160,7 +156,6 @@ def test_equal_tiles_end_in_whole_rounds(count: int, slots: int, length: float) 
     assert makespan([(count, length)], slots) == pytest.approx(-(-count // slots) * length)
 
 
-@pytest.mark.adr("0132-D2")
 def test_a_kernel_that_overlaps_less_takes_the_norm_of_its_parts() -> None:
     times = {}
     for power in (1.0, 3.0, math.inf):
@@ -177,7 +172,6 @@ def test_a_kernel_that_overlaps_less_takes_the_norm_of_its_parts() -> None:
     assert busy[1.0] > busy[3.0] > busy[math.inf]
 
 
-@pytest.mark.adr("0133-D3")
 def test_rows_of_a_tile_cost_time_beside_the_tile() -> None:
     trip = Trip(flops=2.0 * 128 * 128 * 64, dtype="bfloat16")
     costs = KernelConstants.model_validate({"tile_ns": 500, "row_ns": 20, "source": "a test"})

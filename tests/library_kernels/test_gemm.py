@@ -48,7 +48,6 @@ def test_two_pes_load_the_weights_of_their_tile_once() -> None:
     assert paired.tiles[0].trip.loaded_bytes == alone.tiles[0].trip.loaded_bytes / 2
 
 
-@pytest.mark.adr("0138-D1")
 @given(SIZES, SIZES, st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 8]))
 def test_clusters_are_whole_and_load_an_operand_once(m: int, n: int, rows: int, cols: int) -> None:
     tile = LibraryTile(m=64, n=32, cluster_rows=rows, cluster_cols=cols)
@@ -63,7 +62,6 @@ def test_clusters_are_whole_and_load_an_operand_once(m: int, n: int, rows: int, 
     assert loaded == pytest.approx(2.0 * 64 * (rows * 64 + cols * 32))
 
 
-@pytest.mark.adr("0132-D1")
 @given(SIZES, SIZES, st.integers(1, 3000), st.sampled_from([2, 4, 8]))
 def test_parts_of_k_do_all_its_work_and_are_added_up(m: int, n: int, k: int, parts: int) -> None:
     kernel = GemmKernel(name="p", tiles=(LibraryTile(m=64, n=64, splits=parts),), sum_name="s")
@@ -95,7 +93,6 @@ def test_accumulators_that_registers_do_not_hold_are_moved_every_trip() -> None:
     assert spilled.tiles[0].trip.simple == 3.0 * 256 * 128
 
 
-@pytest.mark.adr("0144-D2")
 def test_loads_that_run_ahead_hide_latency_behind_arithmetic() -> None:
     slow = KernelConstants.model_validate({"trip_ns": 1, "source": "assumed: a test"})
     sip = load_machine("h200").sip

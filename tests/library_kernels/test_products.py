@@ -51,7 +51,6 @@ def test_a_long_k_with_few_tiles_is_split_and_added_up() -> None:
     assert len(batched.kernels) == 1
 
 
-@pytest.mark.adr("0196-D4")
 def test_few_columns_of_millions_of_rows_keep_all_pes_busy() -> None:
     k = 9834496
     chosen = product_kernels(Product(m=4, n=4, k=k), SIP, LIBRARY)
@@ -92,7 +91,6 @@ def test_rows_that_lanes_cannot_load_16_bytes_of_take_longer() -> None:
     assert time_us(single) == time_us(dataclasses.replace(single, access_bytes=4))
 
 
-@pytest.mark.adr("0219-D1", "0219-D2")
 @pytest.mark.parametrize("machine", ["v100", "a100-sxm-80g", "h100-sxm", "b200"])
 def test_small_float32_products_take_what_few_steps_take(machine: str) -> None:
     loaded = load_machine(machine)
@@ -118,7 +116,7 @@ def grouped_us(machine: str, *products: Product) -> float:
     return launch.total_us
 
 
-@pytest.mark.adr("0221-D1")
+@pytest.mark.adr("0064-D9")
 def test_groups_of_one_size_take_the_time_of_a_batch() -> None:
     batch = Product(batch=16, m=512, n=4096, k=2048)
     apart = [dataclasses.replace(batch, batch=each) for each in (1, 5, 10)]
@@ -132,7 +130,7 @@ def skewed(rows: int, groups: int) -> list[int]:
     return [found[0] + rows - sum(found), *found[1:]]
 
 
-@pytest.mark.adr("0221-D1")
+@pytest.mark.adr("0064-D9")
 @pytest.mark.parametrize("machine", ["h100-sxm", "h200"])
 @pytest.mark.parametrize("rows", [512, 8192, 65536])
 def test_skewed_groups_take_about_the_time_of_a_serving_stacks_experts(

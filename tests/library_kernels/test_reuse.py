@@ -17,7 +17,7 @@ HELD = SIP.cache.held_bytes
 CONSTANTS = load_library("sm89").constants("conv_copy")
 
 
-@pytest.mark.adr("0208-D1")
+@pytest.mark.adr("0048-D4")
 @pytest.mark.parametrize(
     ("phase", "moved", "from_memory"),
     [
@@ -39,7 +39,7 @@ def test_the_phase_decides_what_is_found(
     assert [each / HELD for each in found] == pytest.approx(from_memory, abs=1e-6)
 
 
-@pytest.mark.adr("0208-D2")
+@pytest.mark.adr("0048-D5")
 def test_cold_bytes_come_from_memory() -> None:
     x, weight, y = HELD / 8, HELD / 2, HELD / 8
     reuse = Reuse(AutogradPhase.UNRECORDED, round(weight))
@@ -73,7 +73,7 @@ def test_without_a_cache_all_comes_from_memory() -> None:
     assert Reuse(AutogradPhase.UNRECORDED).from_memory(1 << 20, 1 << 20, bare) == (1 << 20, 1 << 20)
 
 
-@pytest.mark.adr("0208-D3")
+@pytest.mark.adr("0048-D6")
 def test_a_kernel_waits_for_what_memory_moves() -> None:
     size = HELD / 2
     tiles = Tiles(count=4096, trips=1, trip=Trip(loaded_bytes=size / 4096), stored_bytes=0)

@@ -56,7 +56,6 @@ def test_narrow_elements_wait_and_wide_ones_stream() -> None:
     assert doubles == pytest.approx(16 * elements / (0.88 * 2039e3), rel=0.15)
 
 
-@pytest.mark.adr("0215-D4")
 @pytest.mark.parametrize(
     ("fewer", "more", "measured_us"),
     [
@@ -77,7 +76,6 @@ def test_conversions_take_as_long_as_measured_on_an_a100(
     assert more_us - few_us == pytest.approx(measured_us, rel=0.15)
 
 
-@pytest.mark.adr("0196-D2")
 def test_sums_of_few_columns_wait_for_rows_whatever_the_columns() -> None:
     """Closed form: a block for each 16 columns, and 256 rows of it under way."""
     rows, constants = 100864, load_library("sm80").constants("aten_norm_weights")

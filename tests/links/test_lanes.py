@@ -1,4 +1,7 @@
-"""Channels of collective libraries between nodes: striped rings, and trees in pieces (ADR-0164)."""
+"""Channels of collective libraries between nodes: striped rings, and trees in pieces.
+
+See docs/model/collectives.md.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,6 @@ def placed_us(machine: Machine, algorithm: str, size: int, protocol: str = "simp
     return placed.template.duration_ps / 1e6
 
 
-@pytest.mark.adr("0164-D1")
 def test_a_large_ring_is_bound_by_all_ports_of_a_node_together() -> None:
     """2 (n - 1) / n of the message leaves each node, over 8 ports of 25 GB/s, or 4 of them."""
     size = 4096 * MIB
@@ -37,7 +39,6 @@ def test_a_large_ring_is_bound_by_all_ports_of_a_node_together() -> None:
         assert placed_us(machine, "ring", size) == pytest.approx(least_us, rel=0.12)
 
 
-@pytest.mark.adr("0164-D1")
 def test_a_ring_holds_all_ports_until_it_is_done() -> None:
     machine = load_machine("h100-sxm:2x8")
     network, sips = Network(machine), tuple(range(16))
@@ -51,8 +52,6 @@ def test_a_ring_holds_all_ports_until_it_is_done() -> None:
     assert idle.hops[0].start_ps == 0
 
 
-@pytest.mark.adr("0164-D2")
-@pytest.mark.adr("0164-D4")
 def test_a_small_tree_takes_chains_and_a_hop_up_and_down_per_doubling_of_nodes() -> None:
     by_nodes = {
         n: placed_us(load_machine(f"abci-a100:{n}x8"), "rail_tree", 64, "ll") for n in (2, 4, 16)
@@ -66,7 +65,6 @@ def test_a_small_tree_takes_chains_and_a_hop_up_and_down_per_doubling_of_nodes()
     assert by_nodes[16] - by_nodes[4] == pytest.approx(4 * hop_us, rel=0.05)
 
 
-@pytest.mark.adr("0164-D3")
 def test_a_large_tree_in_pieces_takes_what_its_ports_carry() -> None:
     """In two nodes each sends the message once: half as a leaf of one tree, half as a root."""
     size = 4096 * MIB
@@ -80,7 +78,6 @@ def test_a_large_tree_in_pieces_takes_what_its_ports_carry() -> None:
     assert placed_us(whole, "rail_tree", size) > 1.5 * least_us, "without pieces phases add up"
 
 
-@pytest.mark.adr("0164-D3")
 def test_one_rank_per_node_has_trees_too() -> None:
     machine = load_machine("abci-a100:16x8")
     network, sips = Network(machine), tuple(range(3, 128, 8))

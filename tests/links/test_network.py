@@ -287,7 +287,6 @@ def test_times_in_any_protocol_are_those_of_the_reference(data: st.DataObject) -
     assert tuple(found.tolist()) == Reference(machine, protocol).run(schedule, sips, starts)
 
 
-@pytest.mark.adr("0075-D2")
 def test_links_between_nodes_carry_a_protocol_at_a_share_of_their_own() -> None:
     machine = load_machine("a100-sxm-80g:16")
     size = 1 << 20
@@ -304,7 +303,6 @@ def test_links_between_nodes_carry_a_protocol_at_a_share_of_their_own() -> None:
     assert set(plain) == {transfer_ps(size, Fraction(25, 2))}
 
 
-@pytest.mark.adr("0075-D2")
 @pytest.mark.parametrize("name", ["a100-sxm-80g", "a100-sxm-40g", "h100-sxm"])
 def test_what_a_network_carries_of_a_protocol_is_not_fitted(name: str) -> None:
     spec = load_machine(name, 1).spec
@@ -590,7 +588,7 @@ def test_what_a_collective_asks_of_hbm_is_what_its_ranks_read_and_write() -> Non
     assert found.hbm_ps == (moved * 1000 // 400,) * 2
 
 
-@pytest.mark.adr("0049-D3")
+@pytest.mark.adr("0036-D6")
 def test_who_comes_after_a_collective_that_was_slowed_down_finds_its_links_taken() -> None:
     network = Network(load_machine("ahbm:2"))
     alone = all_reduce(Network(load_machine("ahbm:2")), 2, 10**6)

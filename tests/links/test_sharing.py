@@ -23,7 +23,7 @@ def send(network: Network, src: int, dst: int, size: int) -> float:
     return max(placed.ends_ps) / 1e6
 
 
-@pytest.mark.adr("0175-D2")
+@pytest.mark.adr("0034-D8")
 @pytest.mark.parametrize("oversubscription", [1, 2, 4, 8])
 def test_groups_that_run_at_one_time_share_the_links_between_switches(
     oversubscription: int,
@@ -39,7 +39,7 @@ def test_groups_that_run_at_one_time_share_the_links_between_switches(
     assert last == pytest.approx(alone + (oversubscription - 1) * port_us, rel=0.01)
 
 
-@pytest.mark.adr("0175-D2")
+@pytest.mark.adr("0034-D8")
 def test_two_messages_of_one_leaf_do_not_meet() -> None:
     machine = leafy("4x2", nodes=2, oversubscription=8)
     size, network = 64 * MIB, Network(machine)
@@ -52,7 +52,7 @@ def test_two_messages_of_one_leaf_do_not_meet() -> None:
     assert send(network, 3, 5, size) == pytest.approx(within + 3 * port_us, rel=0.01)
 
 
-@pytest.mark.adr("0175-D2")
+@pytest.mark.adr("0034-D8")
 def test_a_collective_is_bound_by_what_crosses_the_spine() -> None:
     """Of an all_to_all on four nodes of two leaves, half of the bytes cross."""
     size, ranks = 64 * MIB, 16
@@ -68,7 +68,7 @@ def test_a_collective_is_bound_by_what_crosses_the_spine() -> None:
         assert placed.template.duration_ps / 1e6 == pytest.approx(spine_us, rel=0.05)
 
 
-@pytest.mark.adr("0175-D2")
+@pytest.mark.adr("0034-D8")
 def test_rails_that_stay_in_their_switch_do_not_need_the_spine() -> None:
     asked = Asked("all_reduce", 32, 64 * MIB, 2)
     times = []

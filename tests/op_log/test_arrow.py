@@ -54,7 +54,7 @@ def rows_one_by_one(log: OpLog) -> list[dict[str, object]]:
     return result
 
 
-@pytest.mark.adr("0049-D4")
+@pytest.mark.adr("0036-D7")
 def test_rows_of_what_was_slowed_down_fill_the_time_that_it_took() -> None:
     builder = LogBuilder()
     alone = builder.launch(kernel(duration_ps=900), 0, 0)

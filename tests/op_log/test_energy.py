@@ -88,7 +88,6 @@ def test_a_dtype_without_an_energy_takes_the_most_that_any_does() -> None:
     assert pace.energy_pj[Energy.GEMM] == 30
 
 
-@pytest.mark.adr("0173-D1")
 def test_what_is_above_idle_falls_with_the_cube_of_the_clock_until_the_voltage_is_lowest() -> None:
     work = WorkCounts(flops={"float16": 400 * US})
     # 450 W without the cap. At nine tenths of clock and voltage that is 0.9 ** 3 of the 400 W.
@@ -109,7 +108,6 @@ def test_what_is_above_idle_falls_with_the_cube_of_the_clock_until_the_voltage_i
     assert float(flat.clock) == pytest.approx(0.9**3, rel=1e-5)
 
 
-@pytest.mark.adr("0173-D2")
 def test_what_a_device_draws_whatever_its_clock_is_left_over_by_no_cap() -> None:
     work = WorkCounts(flops={"float16": 400 * US})
     given = {"standby_w": 60, "active_w": 40, "voltage_floor": 0.8}
@@ -123,7 +121,6 @@ def test_what_a_device_draws_whatever_its_clock_is_left_over_by_no_cap() -> None
     assert pace_of(power(cap_w=105, **given), work, US, US).clock < Fraction(1, 1000)
 
 
-@pytest.mark.adr("0173-D1")
 def test_training_under_caps_loses_what_was_measured() -> None:
     """Zeus (NSDI 2023), BERT base on SQuAD, batch 24: seconds per epoch and watts, by limit."""
     measured = {

@@ -85,7 +85,7 @@ def inputs(case: Case, dtype: str) -> tuple[list[Array], Array | None]:
     return arrays, rng.standard_normal((*case.mask, queries, keys)).astype(np.float32)
 
 
-@pytest.mark.adr("0037-D1")
+@pytest.mark.adr("0014-D5")
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_attention_and_its_gradients(torch: Any, case: Case, dtype: str) -> None:
@@ -174,7 +174,7 @@ def decode_ps(machine: str, batch: int, heads: int, keys: int) -> int:
         )
 
 
-@pytest.mark.adr("0037-D1")
+@pytest.mark.adr("0014-D5")
 def test_decode_takes_the_time_of_reading_the_cache() -> None:
     sip = load_machine("h100-sxm", 1).sip
     times = [decode_ps("h100-sxm", 32, 32, keys) for keys in (512, 1024, 4096, 8192)]

@@ -116,7 +116,7 @@ def test_errors_by_machine_are_the_mean_of_the_answered_rows(tmp_path: Path) -> 
     assert json.loads(json.dumps(found))["h100-sxm"]["gemm"] == [2, 30.0]
 
 
-@pytest.mark.adr("0147-D3")
+@pytest.mark.adr("0131-D6")
 def test_the_hosts_error_is_that_of_programs_whose_devices_wait_for_it(tmp_path: Path) -> None:
     path = tmp_path / "programs.csv"
     head = "device,source,program,dtype,metric,value,unit,derived_step_time_s\n"
@@ -127,7 +127,7 @@ def test_the_hosts_error_is_that_of_programs_whose_devices_wait_for_it(tmp_path:
     assert found == {"host": (1, 20.0), "programs": (2, 15.0)}
 
 
-@pytest.mark.adr("0147-D3")
+@pytest.mark.adr("0131-D6")
 def test_the_hosts_share_is_all_that_devices_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = IdleParts(copies_ps=9, launches_ps=1, python_ps=2, allocations_ps=4, reads_ps=8)
     monkeypatch.setattr("kernbench.report.accuracy.idle_parts", lambda log: parts)

@@ -74,7 +74,7 @@ def graph_launch(log: OpLog, rank: int) -> HostSpan:
     return [e for e in log.host_spans if e.rank == rank and e.label.startswith("graph")][-1]
 
 
-@pytest.mark.adr("0197-D1")
+@pytest.mark.adr("0156-D3")
 @pytest.mark.parametrize("machine", ["h100-sxm", "ahbm"])
 def test_launches_in_graphs_take_what_a_program_with_that_graph_takes(
     machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -92,7 +92,7 @@ def test_launches_in_graphs_take_what_a_program_with_that_graph_takes(
         assert launch.end_ps - launch.start_ps == same.end_ps - same.start_ps
 
 
-@pytest.mark.adr("0197-D1")
+@pytest.mark.adr("0156-D3")
 def test_a_graph_ends_where_its_host_waits_or_gets_memory(saved: SavedRun) -> None:
     ends = (Action.HOST_WAIT, Action.HOST_READ, Action.HOST_ALLOCATE, Action.COPY)
     actions = in_graphs(saved).actions
@@ -110,7 +110,7 @@ def rows(values: Sequence[int]) -> list[tuple[int, ...]]:
     return list(zip(*[each] * 4, strict=True))
 
 
-@pytest.mark.adr("0197-D2")
+@pytest.mark.adr("0156-D4")
 def test_lines_of_actions_are_those_of_the_spans(saved: SavedRun) -> None:
     lines, log = lines_of_actions(saved), saved.log
     assert log.program_lines is not None
@@ -124,7 +124,7 @@ def test_lines_of_actions_are_those_of_the_spans(saved: SavedRun) -> None:
     assert {MUL_UNTIL, MUL_AGAIN} < found
 
 
-@pytest.mark.adr("0197-D1")
+@pytest.mark.adr("0156-D3")
 def test_a_line_without_its_hosts_time_leaves_that_of_others(saved: SavedRun) -> None:
     log = saved.log
     assert log.program_lines is not None
@@ -147,7 +147,7 @@ def test_a_line_without_its_hosts_time_leaves_that_of_others(saved: SavedRun) ->
         assert left == others
 
 
-@pytest.mark.adr("0197-D1")
+@pytest.mark.adr("0156-D3")
 def test_without_reads_a_host_only_waits_for_ranks(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
@@ -172,7 +172,7 @@ def test_without_reads_a_host_only_waits_for_ranks(tmp_path: Path) -> None:
     assert changed.log.end_ps > devices_ps
 
 
-@pytest.mark.adr("0197-D1")
+@pytest.mark.adr("0156-D3")
 def test_findings_name_what_hosts_could_do_otherwise(
     saved: SavedRun, found: RankedFindings
 ) -> None:
@@ -207,7 +207,7 @@ def test_what_a_rank_spends_is_that_of_the_ranks_that_ran(
         assert folded[what] == pytest.approx(whole[what], rel=0.05)
 
 
-@pytest.mark.adr("0197-D2")
+@pytest.mark.adr("0156-D4")
 def test_benches_have_no_findings_about_lines_of_hosts(tmp_path: Path) -> None:
     with RuntimeContext("ahbm", record_lines=True) as torch:
         torch.keep_actions()

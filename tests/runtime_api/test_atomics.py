@@ -16,7 +16,7 @@ def count(x, counts, n, BLOCK: tl.constexpr):
     tl.atomic_add(counts + at % 4, tl.load(x + at, at < n, other=0), mask=at < n)
 
 
-@pytest.mark.adr("0030-D2")
+@pytest.mark.adr("0031-D9")
 def test_an_atomic_that_nobody_reads_needs_no_data() -> None:
     with RuntimeContext(data=False) as torch:
         x, counts = torch.empty(1000), torch.empty(4)

@@ -16,19 +16,18 @@ run = partial(simulated, "autocast.py")
 
 
 @pytest.mark.slow
-@pytest.mark.adr("0099-D1")
+@pytest.mark.adr("0077-D8")
 @pytest.mark.parametrize("data", [True, False])
 def test_what_pytorch_lists_for_cuda_is_cast(data: bool) -> None:
     run("what_pytorch_lists_for_cuda_is_cast", "data" if data else "no data", data=data)
 
 
-@pytest.mark.adr("0099-D1")
+@pytest.mark.adr("0077-D8")
 @pytest.mark.parametrize("data", [True, False])
 def test_only_tensors_of_devices_are_cast_and_only_inside(data: bool) -> None:
     run("only_tensors_of_devices_are_cast_and_only_inside", data=data)
 
 
-@pytest.mark.adr("0207-D1")
 @pytest.mark.parametrize("data", [True, False])
 def test_softmax_of_float16_is_one_operation(data: bool) -> None:
     log = run(
@@ -43,7 +42,7 @@ def test_softmax_of_float16_is_one_operation(data: bool) -> None:
     assert "aten._to_copy" not in found
 
 
-@pytest.mark.adr("0099-D2")
+@pytest.mark.adr("0077-D9")
 def test_training_under_autocast_casts_the_same_without_data() -> None:
     def operations(data: bool) -> Counter[str]:
         log = run("training", 2, data=data).op_log
@@ -57,13 +56,13 @@ def test_training_under_autocast_casts_the_same_without_data() -> None:
     assert 0 < found["aten._to_copy"] - fewer["aten._to_copy"] <= 2 * 4
 
 
-@pytest.mark.adr("0099-D1")
+@pytest.mark.adr("0077-D8")
 def test_what_cuda_refuses_under_autocast_is_refused() -> None:
     with pytest.raises(UnsupportedTorchError, match="binary_cross_entropy_with_logits"):
         run("what_cuda_refuses_under_autocast_is_refused")
 
 
-@pytest.mark.adr("0099-D1")
+@pytest.mark.adr("0077-D8")
 def test_after_a_run_pytorch_has_its_own_kernels() -> None:
     run("after_a_run_pytorch_has_its_own_kernels")
     assert "autocast.py" not in torch._C._dispatch_dump("aten::mm")

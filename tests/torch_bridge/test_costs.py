@@ -230,7 +230,6 @@ def test_streams_take_the_time_of_their_bytes() -> None:
 
 
 @pytest.mark.adr("0064-D2")
-@pytest.mark.adr("0210-D1")
 def test_what_only_loads_takes_what_loads_alone_reach() -> None:
     sip = load_machine("a100-sxm-80g", 1).sip
     loaded = timing_by_bytes("sum", sip, 1 << 30, 4).template(True).limits_ps[Limit.HBM]

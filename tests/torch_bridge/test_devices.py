@@ -51,17 +51,17 @@ def test_tensors_of_two_devices_do_not_mix() -> None:
     check("tensors_of_two_devices_do_not_mix")
 
 
-@pytest.mark.adr("0085-D1")
+@pytest.mark.adr("0077-D7")
 def test_what_they_make_passes_through_modes_of_the_program() -> None:
     check("what_they_make_passes_through_modes_of_the_program")
 
 
-@pytest.mark.adr("0085-D1")
+@pytest.mark.adr("0077-D7")
 def test_what_composite_operations_make_on_their_way_is_where_their_operands_are() -> None:
     check("what_composite_operations_make_on_their_way_is_where_their_operands_are")
 
 
-@pytest.mark.adr("0085-D1")
+@pytest.mark.adr("0077-D7")
 def test_gradients_that_are_made_up_are_where_their_inputs_are() -> None:
     check("gradients_that_are_made_up_are_where_their_inputs_are")
 
@@ -131,7 +131,7 @@ def test_devices_survive_saving_copying_and_pickling() -> None:
     check("devices_survive_saving_copying_and_pickling")
 
 
-@pytest.mark.adr("0118-D2")
+@pytest.mark.adr("0063-D7")
 def test_device_random_numbers_have_a_seed_and_an_offset() -> None:
     check("device_random_numbers_have_a_seed_and_an_offset")
 

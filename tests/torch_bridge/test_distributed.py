@@ -83,7 +83,6 @@ def by_peers(
     return taken, sum(each.template.name == "aten.copy_" for each in log.instances)
 
 
-@pytest.mark.adr("0205-D1")
 def test_a_variable_asks_for_all_reduces_by_kernels_of_pytorch() -> None:
     taken, copies = by_peers("1", "a100-sxm-80g:4", buffers=1)
     left, none = by_peers("0", "a100-sxm-80g:4")
@@ -93,7 +92,6 @@ def test_a_variable_asks_for_all_reduces_by_kernels_of_pytorch() -> None:
     assert (copies, none) == (4 * (4 + 1), 0)
 
 
-@pytest.mark.adr("0205-D1")
 @pytest.mark.parametrize(
     ("machine", "num_nodes", "buffers"),
     [("l40s:4", 1, 0), ("v100:4", 1, 0), ("mi300x:4", 1, 0), ("h100-sxm:2x2", 2, 1)],

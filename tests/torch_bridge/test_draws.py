@@ -20,7 +20,7 @@ run = partial(simulated, "draws.py")
 DRAWS = runpy.run_path(str(PROGRAMS / "draws.py"))["DRAWS"]
 
 
-@pytest.mark.adr("0118-D1")
+@pytest.mark.adr("0063-D6")
 @settings(max_examples=10, deadline=None)
 @given(
     seed=st.integers(-(1 << 63), (1 << 64) - 1),
@@ -32,13 +32,13 @@ def test_draws_of_a_device_are_those_of_the_cpu(seed: int, draws: list[tuple[str
     run("draws_of_a_device_are_those_of_the_cpu", seed, *asked)
 
 
-@pytest.mark.adr("0118-D2")
-@pytest.mark.adr("0118-D3")
+@pytest.mark.adr("0063-D7")
+@pytest.mark.adr("0063-D8")
 def test_states_lead_back_to_their_numbers(tmp_path: Path) -> None:
     run("save_states", tmp_path)
     run("resume", tmp_path)
 
 
-@pytest.mark.adr("0118-D3")
+@pytest.mark.adr("0063-D8")
 def test_ranks_that_drew_differently_draw_alike_for_a_dtensor() -> None:
     run("ranks_that_drew_differently_draw_alike_for_a_dtensor", nprocs=2)

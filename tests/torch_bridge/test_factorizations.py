@@ -40,7 +40,6 @@ def template(machine: str, func: Callable[..., Any], *shape: int, dtype: Any = N
     return timing.template(False)
 
 
-@pytest.mark.adr("0216-D1")
 @pytest.mark.parametrize(("machine", "func", "shape", "measured_us"), MEASURED_US)
 def test_a_factorization_takes_about_what_was_measured(
     machine: str, func: Callable[..., Any], shape: tuple[int, int], measured_us: float
@@ -49,7 +48,6 @@ def test_a_factorization_takes_about_what_was_measured(
     assert measured_us / 1.6 < found_us < measured_us * 1.6
 
 
-@pytest.mark.adr("0216-D1")
 def test_a_large_matrix_takes_its_arithmetic_too() -> None:
     """Closed form: a third of the cube, by the rate of float32, behind the columns' steps."""
     n, sip = 1 << 15, load_machine("h100-sxm", 1).sip
@@ -62,7 +60,6 @@ def test_a_large_matrix_takes_its_arithmetic_too() -> None:
     assert complex_ps - found.duration_ps == pytest.approx(3 * arithmetic_ps, rel=0.01)
 
 
-@pytest.mark.adr("0216-D2")
 def test_iterations_that_depend_on_numbers_are_listed_as_bounds() -> None:
     machine = load_machine("h100-sxm", 1)
     costs = OperationCosts(machine, Float32())
@@ -72,7 +69,6 @@ def test_iterations_that_depend_on_numbers_are_listed_as_bounds() -> None:
     assert not costs.unknown
 
 
-@pytest.mark.adr("0216-D3")
 def test_nobody_has_published_the_error_of_factorizations() -> None:
     assert template("h100-sxm", CHOLESKY, 64, 64).family == ""
     assert template("h100-sxm", aten.relu.default, 64, 64).family == "membound"

@@ -37,7 +37,7 @@ def test_asking_whether_a_part_exists_is_answered() -> None:
     run("asking_whether_a_part_exists_is_answered")
 
 
-@pytest.mark.adr("0093-D2")
+@pytest.mark.adr("0061-D4")
 def test_what_only_a_cuda_build_has_is_hidden_while_a_program_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -39,7 +39,7 @@ def empty(*shape: int, dtype: Any = torch.float32) -> Any:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-@pytest.mark.adr("0134-D1")
+@pytest.mark.adr("0128-D6")
 def test_a_product_takes_the_time_of_the_librarys_fastest_kernel() -> None:
     a, b = empty(512, 1024, dtype=torch.bfloat16), empty(1024, 256, dtype=torch.bfloat16)
     expected = product_kernels(Product(m=512, n=256, k=1024), A100.sip, load_library("sm80"))
@@ -53,7 +53,6 @@ def test_a_product_takes_the_time_of_the_librarys_fastest_kernel() -> None:
     assert sum(rows["bytes"]) == found.hbm_bytes
 
 
-@pytest.mark.adr("0203-D3")
 @pytest.mark.parametrize("rows", [7, 64])
 def test_flops_of_a_product_are_those_that_it_is_asked_for(rows: int) -> None:
     a = empty(4096, rows, 96, dtype=torch.float16)
@@ -73,7 +72,6 @@ def test_flops_of_a_product_are_those_that_it_is_asked_for(rows: int) -> None:
     assert convolved.flops == 2 * 8 * 5 * 64 * 64 * 3 * 9
 
 
-@pytest.mark.adr("0203-D2")
 def test_older_releases_folded_batches_that_share_a_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     a = empty(4096, 7, 96, dtype=torch.float16)
     weight = empty(96, 288, dtype=torch.float16)
@@ -91,7 +89,6 @@ def test_older_releases_folded_batches_that_share_a_weight(monkeypatch: pytest.M
     assert batched(many).duration_ps == apart.duration_ps
 
 
-@pytest.mark.adr("0203-D1")
 def test_a_row_of_a_layer_norm_takes_a_block_however_short_it_is() -> None:
     def norm(rows: int, columns: int, machine: Any = A100) -> Template:
         x = empty(rows, columns, dtype=torch.float16)
@@ -161,7 +158,7 @@ def convolution(*args: Any, **options: Any) -> Template:
     return template(A100, CONV, x, weight, bias, *plain, **options)
 
 
-@pytest.mark.adr("0134-D3")
+@pytest.mark.adr("0128-D8")
 def test_a_convolution_costs_its_layout_and_its_bias() -> None:
     x = empty(32, 64, 56, 56, dtype=torch.float16)
     weight, bias = empty(64, 64, 3, 3, dtype=torch.float16), empty(64, dtype=torch.float16)
@@ -174,7 +171,6 @@ def test_a_convolution_costs_its_layout_and_its_bias() -> None:
     assert convolution(last, weight, bias).duration_ps - found.duration_ps >= stream_ps
 
 
-@pytest.mark.adr("0139-D1")
 def test_an_image_in_the_other_layout_than_the_weight_is_copied() -> None:
     """PyTorch runs a convolution channels-last if its weight is, whatever the image is."""
     x = empty(32, 64, 56, 56, dtype=torch.float16)
@@ -196,7 +192,6 @@ def test_an_image_in_the_other_layout_than_the_weight_is_copied() -> None:
     assert both[1] > both[0] or both[0] >= 3 * x.nbytes
 
 
-@pytest.mark.adr("0139-D3")
 def test_a_norm_over_the_batch_reads_it_twice_to_train() -> None:
     """Closed form: sums need all of a batch before its first element can be written."""
     x, of_channel = empty(32, 64, 56, 56), empty(64)
@@ -217,7 +212,6 @@ def test_a_norm_over_the_batch_reads_it_twice_to_train() -> None:
     assert round(found.hbm_bytes / x.nbytes) == 3
 
 
-@pytest.mark.adr("0139-D3")
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 def test_norms_over_the_batch_reach_a_share_of_their_own(layout: Any, trains: bool) -> None:
@@ -234,7 +228,6 @@ def test_norms_over_the_batch_reach_a_share_of_their_own(layout: Any, trains: bo
     assert found.duration_ps == pytest.approx(stream_ps, rel=0.02)
 
 
-@pytest.mark.adr("0200-D2")
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 def test_norms_in_training_reach_most_of_hbms_bandwidth(layout: Any) -> None:
     x = empty(128, 1024, 28, 28, dtype=torch.float16).to(memory_format=layout)
@@ -250,7 +243,6 @@ def test_norms_in_training_reach_most_of_hbms_bandwidth(layout: Any) -> None:
     assert reached("rtx-3090") < 0.6
 
 
-@pytest.mark.adr("0200-D3")
 def test_the_release_of_kernels_decides_gradients_of_depthwise_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -270,7 +262,6 @@ def test_the_release_of_kernels_decides_gradients_of_depthwise_weights(
     assert backward(of_input).duration_ps == newer[1]
 
 
-@pytest.mark.adr("0167-D4")
 @pytest.mark.parametrize("channels", [4, 8, 16])
 def test_a_norm_of_few_channels_keeps_few_pes_busy(channels: int) -> None:
     """Closed form: a block for each channel, with 4 KiB under way for the latency of a load."""
@@ -288,7 +279,6 @@ def test_a_norm_of_few_channels_keeps_few_pes_busy(channels: int) -> None:
         )
 
 
-@pytest.mark.adr("0167-D3")
 def test_operands_in_another_order_are_loaded_by_sectors() -> None:
     x = empty(64, 192, 24, 24, dtype=torch.float16)
     last = x.to(memory_format=torch.channels_last)
@@ -317,7 +307,6 @@ def test_operands_in_another_order_are_loaded_by_sectors() -> None:
         assert spread_bytes([given], given) == 0
 
 
-@pytest.mark.adr("0167-D3")
 def test_norms_of_rows_make_their_operands_contiguous_first() -> None:
     rows = empty(64, 196, 1536, dtype=torch.float16)
     planes = empty(64, 1536, 196, dtype=torch.float16).transpose(1, 2)
@@ -334,7 +323,6 @@ def test_norms_of_rows_make_their_operands_contiguous_first() -> None:
     assert copied.hbm_bytes - plain.hbm_bytes == 2 * rows.nbytes
 
 
-@pytest.mark.adr("0196-D2")
 def test_older_releases_summed_gradients_of_norms_by_few_blocks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -363,7 +351,6 @@ def test_older_releases_summed_gradients_of_norms_by_few_blocks(
         backward(rows, every)
 
 
-@pytest.mark.adr("0167-D4")
 def test_the_gradient_of_a_bias_reads_that_of_the_result() -> None:
     x = empty(32, 64, 56, 56, dtype=torch.float16)
     weight = empty(64, 64, 3, 3, dtype=torch.float16)
@@ -376,7 +363,7 @@ def test_the_gradient_of_a_bias_reads_that_of_the_result() -> None:
     assert with_bias.duration_ps - without.duration_ps >= x.nbytes / 2039e9 * 1e12
 
 
-@pytest.mark.adr("0134-D2")
+@pytest.mark.adr("0128-D7")
 def test_gradients_of_a_convolution_are_two_more_products() -> None:
     x = empty(32, 64, 56, 56, dtype=torch.float16).to(memory_format=torch.channels_last)
     weight = empty(64, 64, 3, 3, dtype=torch.float16)
@@ -394,7 +381,6 @@ def test_gradients_of_a_convolution_are_two_more_products() -> None:
     assert each[0] == pytest.approx(forward.duration_ps, rel=0.1)
 
 
-@pytest.mark.adr("0137-D1")
 def test_a_product_with_an_odd_vocabulary_loads_narrowly() -> None:
     x = empty(4096, 768, dtype=torch.bfloat16)
 
@@ -410,7 +396,6 @@ def test_a_product_with_an_odd_vocabulary_loads_narrowly() -> None:
     assert tokens.duration_ps <= ps(padded)
 
 
-@pytest.mark.adr("0137-D1")
 def test_rows_are_found_by_layout_in_runs_with_data(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
@@ -426,8 +411,6 @@ def test_rows_are_found_by_layout_in_runs_with_data(tmp_path: Path) -> None:
     assert abs(again - narrow) < 3e6
 
 
-@pytest.mark.adr("0137-D2")
-@pytest.mark.adr("0137-D3")
 def test_unlike_operands_are_loaded_an_element_at_a_time() -> None:
     half, single = empty(1 << 26, dtype=torch.bfloat16), empty(1 << 26)
     alike = template(A100, aten.add.Tensor, half, half)
@@ -443,7 +426,6 @@ def test_unlike_operands_are_loaded_an_element_at_a_time() -> None:
     assert both.duration_ps == pytest.approx(in_place.duration_ps + moved.duration_ps, rel=0.02)
 
 
-@pytest.mark.adr("0137-D3")
 @pytest.mark.parametrize(("columns", "reads"), [(1024, 1), (12288, 1), (50304, 3)])
 def test_softmax_reads_rows_again_that_no_block_holds(columns: int, reads: int) -> None:
     x = empty(4096, columns)

@@ -234,7 +234,7 @@ def test_forks_are_refused() -> None:
     assert any(line_of("one_forks", 3) in note for note in error.__notes__)
 
 
-@pytest.mark.adr("0161-D2")
+@pytest.mark.adr("0126-D7")
 def test_compiling_is_left_out_where_that_is_asked_for_and_the_report_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

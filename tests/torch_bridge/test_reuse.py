@@ -38,7 +38,7 @@ def template(phase: AutogradPhase, func: Any, *args: Any) -> Template:
     return timing.in_phase(phase).template(True)
 
 
-@pytest.mark.adr("0208-D1", "0208-D3")
+@pytest.mark.adr("0048-D4", "0048-D6")
 def test_small_results_stay_in_the_cache_and_large_ones_do_not() -> None:
     small, large = empty(8 * MIB), empty(64 * MIB)
     bytes_of = {
@@ -74,7 +74,7 @@ def selection() -> tuple[Any, ...]:
     return empty(50_000, 64), torch.empty(9, dtype=torch.int64, device="meta")
 
 
-@pytest.mark.adr("0208-D2")
+@pytest.mark.adr("0048-D5")
 @pytest.mark.parametrize(
     ("func", "args", "cold"),
     [
@@ -90,7 +90,7 @@ def test_weights_come_from_memory(func: Any, args: Any, cold: int) -> None:
     assert found.hbm_bytes == pytest.approx(2 * cold, rel=0.02)
 
 
-@pytest.mark.adr("0208-D1")
+@pytest.mark.adr("0048-D4")
 def test_products_of_activations_find_both_operands() -> None:
     found = template(
         AutogradPhase.UNRECORDED, aten.bmm.default, empty(64, 64, 64), empty(64, 64, 64)
@@ -110,7 +110,7 @@ def times(printed: str) -> list[float]:
     return [float(each) for each in found.split()[1:]]
 
 
-@pytest.mark.adr("0208-D1")
+@pytest.mark.adr("0048-D4")
 def test_a_program_is_asked_for_its_phase(capfd: pytest.CaptureFixture[str]) -> None:
     simulated("phases.py", SIZE, "pytorch", machine="rtx-4090:1", data=False)
     recorded, backward, unrecorded = times(capfd.readouterr().out)
@@ -120,7 +120,7 @@ def test_a_program_is_asked_for_its_phase(capfd: pytest.CaptureFixture[str]) -> 
     assert unrecorded < 0.7 * HBM_MS
 
 
-@pytest.mark.adr("0208-D4")
+@pytest.mark.adr("0048-D7")
 def test_triton_kernels_take_what_operations_take(capfd: pytest.CaptureFixture[str]) -> None:
     simulated("phases.py", SIZE, "pytorch", "triton", machine="rtx-4090:1", data=False)
     lines = capfd.readouterr().out.splitlines()
@@ -130,8 +130,8 @@ def test_triton_kernels_take_what_operations_take(capfd: pytest.CaptureFixture[s
     assert by_triton[1:] == pytest.approx(by_pytorch[1:], rel=0.1)
 
 
+@pytest.mark.adr("0048-D7")
 @pytest.mark.slow
-@pytest.mark.adr("0208-D4")
 def test_compiled_graphs_have_a_phase_and_weights(tmp_path: Path) -> None:
     args = [f"{SIZE}", "compiled", "weighted"]
     done = run_compiled(tmp_path, "phases.py", "--no-data", machine="rtx-4090", args=args)
@@ -146,14 +146,14 @@ def test_compiled_graphs_have_a_phase_and_weights(tmp_path: Path) -> None:
     assert weighted[2] == pytest.approx(HBM_MS, rel=0.15)
 
 
-@pytest.mark.adr("0208-D4")
+@pytest.mark.adr("0048-D7")
 def test_operands_of_products_are_taken_for_weights(capfd: pytest.CaptureFixture[str]) -> None:
     simulated("triton_product.py", machine="rtx-4090:1", data=False)
     recorded, unrecorded = times(capfd.readouterr().out)
     assert recorded == unrecorded
 
 
-@pytest.mark.adr("0208-D4")
+@pytest.mark.adr("0048-D7")
 @pytest.mark.parametrize(
     ("phase", "loaded_share", "stored_share", "found"),
     [
@@ -186,7 +186,7 @@ def test_what_triton_kernels_find(
     assert held_steps(all_cold, plan, MACHINE.sip) == ()
 
 
-@pytest.mark.adr("0208-D4")
+@pytest.mark.adr("0048-D7")
 @pytest.mark.parametrize("has_products", [True, False])
 def test_what_a_graph_is_given_by_others_is_cold(has_products: bool) -> None:
     cache = MACHINE.sip.cache
@@ -202,7 +202,7 @@ def test_what_a_graph_is_given_by_others_is_cold(has_products: bool) -> None:
         assert held_steps(reuse, plan, MACHINE.sip) == (16, 0, stored)
 
 
-@pytest.mark.adr("0208-D4")
+@pytest.mark.adr("0048-D7")
 def test_no_other_storage_is_taken_for_one_that_a_graph_was_given() -> None:
     inputs = [torch.empty(8), torch.empty(8), 3]
     graph = GraphRun.of({"is_backward": True, "static_input_idxs": [0, 2]}, inputs)

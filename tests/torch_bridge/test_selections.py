@@ -37,7 +37,6 @@ def template(func: Any, *args: Any) -> Template:
     return COSTS.timing(func, describe(func), args, {}, result, 0).template(True)
 
 
-@pytest.mark.adr("0213-D1")
 @pytest.mark.parametrize("row", [1, 3, 12, 16, 25, 64])
 @pytest.mark.parametrize("count", [100, 5000, 200_000])
 def test_rows_of_a_table_in_the_cache_come_in_bursts_once(row: int, count: int) -> None:
@@ -51,7 +50,6 @@ def test_rows_of_a_table_in_the_cache_come_in_bursts_once(row: int, count: int) 
     assert read == pytest.approx(touched, rel=0.05, abs=4 * BURST)
 
 
-@pytest.mark.adr("0213-D1")
 def test_elements_of_a_large_table_take_a_burst_each() -> None:
     """Closed form: a burst, an index of 8 bytes and a result of 4, for each of 2^20."""
     count, table = MIB, empty(256 * MIB)
@@ -63,7 +61,6 @@ def test_elements_of_a_large_table_take_a_burst_each() -> None:
         assert template(func, *args).hbm_bytes == pytest.approx(count * (BURST + 12), rel=0.01)
 
 
-@pytest.mark.adr("0213-D1")
 def test_neighbors_share_bursts_where_they_lie_side_by_side() -> None:
     rows, width = 64 * 1024, 1024
     table = empty(rows, width)
@@ -86,7 +83,6 @@ def remarks_of(program: Path) -> list[str]:
     return [line for line in lines if "elements that indices choose" in line]
 
 
-@pytest.mark.adr("0213-D3")
 def test_the_report_says_what_is_assumed_of_indices(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     lines = [
@@ -103,7 +99,6 @@ def test_the_report_says_what_is_assumed_of_indices(tmp_path: Path) -> None:
     assert said.endswith(": aten.index")
 
 
-@pytest.mark.adr("0213-D2")
 def test_parts_of_bursts_are_read_before_they_are_written() -> None:
     count = MIB
     table, chosen, values = empty(256 * MIB), [indices(count)], empty(count)

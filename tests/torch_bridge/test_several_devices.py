@@ -28,7 +28,7 @@ def run(tmp_path: Path):
     return run
 
 
-@pytest.mark.adr("0096-D1")
+@pytest.mark.adr("0063-D9")
 @pytest.mark.parametrize("data", [True, False])
 @pytest.mark.parametrize("ways", MOVED.values(), ids=MOVED)
 def test_the_gradient_of_a_copy_is_where_the_copied_tensor_is(ways, data: bool) -> None:
@@ -39,13 +39,13 @@ def test_second_derivatives_cross_devices() -> None:
     simulated("several_devices.py", "second_derivatives")
 
 
-@pytest.mark.adr("0096-D1")
+@pytest.mark.adr("0063-D9")
 def test_a_model_over_two_devices_trains_as_on_the_host() -> None:
     simulated("several_devices.py", "model_over_two_devices")
 
 
-@pytest.mark.adr("0096-D2")
-@pytest.mark.adr("0096-D3")
+@pytest.mark.adr("0063-D10")
+@pytest.mark.adr("0063-D11")
 @pytest.mark.parametrize("views", [False, True])
 def test_ddp_over_two_devices_of_each_rank_averages_as_one_process_would(views) -> None:
     context = simulated(
@@ -58,7 +58,7 @@ def test_ddp_over_two_devices_of_each_rank_averages_as_one_process_would(views) 
     assert {each.sips for each in reduced} == {(0, 2), (1, 3)}
 
 
-@pytest.mark.adr("0096-D2")
+@pytest.mark.adr("0063-D10")
 def test_a_collective_is_on_the_device_of_its_tensors() -> None:
     simulated(
         "several_devices.py",
@@ -67,7 +67,7 @@ def test_a_collective_is_on_the_device_of_its_tensors() -> None:
     )
 
 
-@pytest.mark.adr("0096-D2")
+@pytest.mark.adr("0063-D10")
 @pytest.mark.parametrize(
     ("source", "words"),
     [

@@ -145,7 +145,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.adr("0037-D5")
+@pytest.mark.adr("0014-D9")
 @pytest.mark.parametrize(("name", "options", "layer_options", "keep_scores"), KINDS)
 @pytest.mark.parametrize(("tp_size", "sequence_parallel"), [(1, False), (2, False), (2, True)])
 def test_forward_and_backward(
@@ -240,7 +240,7 @@ def whole_share(layer: TransformerLayer, name: str, tp_size: int) -> float:
     return 1 / tp_size if spec is None or spec.dim is None else 1.0
 
 
-@pytest.mark.adr("0037-D5")
+@pytest.mark.adr("0014-D9")
 @pytest.mark.parametrize("tp_size", [1, 2])
 def test_norms_behind_the_residuals(on_ranks: Any, tp_size: int) -> None:
     weights = weights_of(config_of(tp_size, **BERT))
@@ -268,7 +268,7 @@ def test_norms_behind_the_residuals(on_ranks: Any, tp_size: int) -> None:
         np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-4)
 
 
-@pytest.mark.adr("0037-D5")
+@pytest.mark.adr("0014-D9")
 @pytest.mark.parametrize("keep_scores", [False, True])
 @pytest.mark.parametrize(("name", "options"), [("gpt", GPT), ("llama", LLAMA)])
 def test_prefill_and_decode_give_what_the_whole_sequence_gives(
@@ -310,7 +310,7 @@ def test_prefill_and_decode_give_what_the_whole_sequence_gives(
         np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-4)
 
 
-@pytest.mark.adr("0037-D5")
+@pytest.mark.adr("0014-D9")
 def test_packed_sequences_give_what_each_gives_alone(on_ranks: Any) -> None:
     weights = weights_of(config_of(2, **BERT))
     x, _ = inputs()

@@ -137,7 +137,7 @@ def test_options_with_another_value_have_another_hash() -> None:
     assert KernbenchOptions(num_stages=2).hash() != KernbenchOptions(num_stages=4).hash()
 
 
-@pytest.mark.adr("0125-D1")
+@pytest.mark.adr("0080-D3")
 def test_a_kernel_leaves_triton_s_artefacts_on_disk_and_nothing_else(
     launcher: RecordingLauncher, empty_cache: Path
 ) -> None:

@@ -39,7 +39,7 @@ def announced() -> int:
     return found
 
 
-@pytest.mark.adr("0105-D3")
+@pytest.mark.adr("0006-D8")
 @pytest.mark.parametrize("machine", PER_BLOCK)
 def test_gpus_announce_the_shared_memory_of_a_block(machine: str) -> None:
     with RuntimeContext(machine=machine):
@@ -55,7 +55,7 @@ def listed_bytes(error: BaseException) -> int:
     return sum(map(bytes_of, str(error).splitlines()[2:]))
 
 
-@pytest.mark.adr("0105-D3")
+@pytest.mark.adr("0006-D8")
 def test_other_machines_announce_tcm_less_the_registers(tmp_path: Path) -> None:
     for name in ("ahbm", "mi300x"):
         sip = load_machine(name, 1).sip
@@ -68,7 +68,7 @@ def test_other_machines_announce_tcm_less_the_registers(tmp_path: Path) -> None:
         load_machine(str(path), 1)
 
 
-@pytest.mark.adr("0105-D3")
+@pytest.mark.adr("0006-D8")
 def test_stages_that_shared_memory_does_not_hold_are_refused_and_pruned_as_by_triton() -> None:
     m, n, k, stage = 64, 128, 64, (64 + 128) * 64 * 2
     most = PER_BLOCK["h100-sxm"] // stage
@@ -144,7 +144,7 @@ def test_host_code_that_divides_by_what_a_program_takes_finds_room_for_one() -> 
         assert announced() // compiled.metadata.shared >= 1
 
 
-@pytest.mark.adr("0105-D3")
+@pytest.mark.adr("0006-D8")
 def test_tensor_cores_that_read_registers_free_a_buffer_earlier() -> None:
     m, n, k, stage = 64, 128, 64, (64 + 128) * 64 * 2
     most = PER_BLOCK["a100-sxm-80g"] // stage + 1
@@ -183,7 +183,7 @@ def test_tiles_that_are_not_listed_one_by_one_are_counted() -> None:
     assert sum(map(bytes_of, lines)) == 2 * 255
 
 
-@pytest.mark.adr("0142-D4")
+@pytest.mark.adr("0136-D8")
 def test_waves_of_64_have_a_buffer_less_and_shared_memory_of_their_own() -> None:
     """By hand: 128 x 128 and 128 x 256 bytes of loads, of which one stage is in registers."""
 

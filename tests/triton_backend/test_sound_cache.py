@@ -37,7 +37,7 @@ def compiled(launcher: RecordingLauncher, block: int = 64) -> tuple[str, int]:
     return launcher.launches[-1][0].ttir, len(made)
 
 
-@pytest.mark.adr("0111-D2")
+@pytest.mark.adr("0110-D7")
 @pytest.mark.parametrize("name", ["add_one.kernbench", "add_one.json", "__grp__add_one.json"])
 @pytest.mark.parametrize("damage", ["cut", "not text", "another value", "gone"])
 def test_a_damaged_artefact_is_compiled_again(
@@ -62,7 +62,7 @@ def test_a_damaged_artefact_is_compiled_again(
     assert not cache_remarks()
 
 
-@pytest.mark.adr("0111-D2")
+@pytest.mark.adr("0110-D7")
 @pytest.mark.parametrize(("what", "block"), [("a file", 128), ("not there to be made", 256)])
 def test_a_cache_that_cannot_be_written_is_said_and_no_error(
     launcher: RecordingLauncher,

@@ -32,8 +32,8 @@ def ask(machine: str) -> tuple[list[int], GPUTarget]:
         return out.tolist(), triton.runtime.driver.active.get_current_target()
 
 
-@pytest.mark.adr("0105-D1")
-@pytest.mark.adr("0105-D2")
+@pytest.mark.adr("0006-D6")
+@pytest.mark.adr("0006-D7")
 def test_each_machine_of_a_process_hears_its_own_target_from_every_side() -> None:
     answers = {machine: ask(machine) for machine in ("ahbm", "h100-sxm", "a100-sxm-80g", "mi300x")}
     assert answers["h100-sxm"] == ([1, 1, 0], GPUTarget("cuda", 90, 32))
@@ -44,7 +44,7 @@ def test_each_machine_of_a_process_hears_its_own_target_from_every_side() -> Non
     assert ask("ahbm") == answers["ahbm"], "what was compiled for another machine stays there"
 
 
-@pytest.mark.adr("0105-D2")
+@pytest.mark.adr("0006-D7")
 def test_what_an_earlier_process_compiled_is_found_by_capability(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

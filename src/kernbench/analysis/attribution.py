@@ -42,7 +42,7 @@ class Spent:
     rank: int
     resource: str
     name: str
-    """Of the kernel or collective, or what the host did."""
+    """The kernel or collective, or what the host did."""
     time_ps: int
     site: Site = ("", 0)
     """A source line: where a kernel uses the resource longest, or where a collective's last rank
@@ -62,7 +62,7 @@ class _Item:
     site: Site = _NOWHERE
     """The line of the program, of what has none of its own."""
     is_late: bool = False
-    """Of a collective: whether others had not come yet."""
+    """Whether others had not come to a collective yet."""
 
 
 def attribution(log: OpLog, machine: Machine, ranks: int) -> list[Spent]:

@@ -23,8 +23,8 @@ MOST_CELLS = 64
 def communication(log: OpLog, ranks: int, most_cells: int = MOST_CELLS) -> dict[str, Any]:
     """Return the bytes that each rank sends to each other one, however many links lie between.
 
-    What goes to a switch that adds or copies it is from no rank to another, and apart. Of more
-    ranks than ``most_cells``, neighbours are put together.
+    Traffic that a switch adds or copies on its way is counted apart: it goes from no rank to one
+    other. Of more ranks than ``most_cells``, neighbours are put together.
     """
     per_cell = -(-ranks // most_cells)
     num_cells = -(-ranks // per_cell)

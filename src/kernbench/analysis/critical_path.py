@@ -1,4 +1,4 @@
-"""The critical path of a run: what, one after another, its time is made of (ADR-0151)."""
+"""The critical path of a run: what, one after another, its time is made of (ADR-0153)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Segment:
     rank: int
     kind: Kind
     name: str
-    """Of the kernel or collective, or what the host does."""
+    """The kernel or collective, or what the host does."""
     start_ps: int
     end_ps: int
     launch: int = 0

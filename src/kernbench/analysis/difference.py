@@ -52,7 +52,7 @@ class _Use:
 
     ranks: int
     launches: int = 0
-    """Of all ranks."""
+    """How many launches all ranks made."""
     time_ps: int = 0
     flops: int = 0
     bytes: int = 0

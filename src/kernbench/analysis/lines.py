@@ -47,7 +47,7 @@ class KernelLines(TypedDict):
     launches: int
     time_ns: float
     lines: list[LineReport]
-    """By file and line; line 0 has what no line is known for."""
+    """Reports by file and line; line 0 has what no line is known for."""
 
 
 @dataclass(slots=True)

@@ -63,7 +63,7 @@ class PeakReport(TypedDict):
     """In blocks of the allocator, as ``torch.cuda.max_memory_allocated`` counts them."""
     time_ns: float
     phases: list[PartReport]
-    """Of what was asked for; ``rounding`` is what the allocator added."""
+    """The phases of what was allocated; ``rounding`` is what the allocator added."""
     modules: list[PartReport]
     lines: list[PartReport]
     tensors: list[AliveReport]
@@ -90,7 +90,7 @@ class MemoryReport(TypedDict):
 
     ranks: list[RankMemory]
     peak: PeakReport
-    """Of the rank that was asked for, else of the one with the highest."""
+    """The peak of the rank that was asked for, else that of the rank with the highest."""
 
 
 class _RankUse:

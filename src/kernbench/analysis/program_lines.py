@@ -45,7 +45,7 @@ class Caused(TypedDict):
     """Messages of the collectives, as nccl-tests counts them, and what kernels read and write of
     other SIPs."""
     allocated_bytes: int
-    """By the allocator of the device; 0 in a run that does not record its memory."""
+    """Bytes that the device's allocator gave; 0 in a run that does not record its memory."""
 
 
 class CausedByLine(Caused):
@@ -64,7 +64,7 @@ class ProgramReport(TypedDict):
     all: Caused
     """Its time on the critical path is that of the run."""
     lines: list[CausedByLine]
-    """By file and line."""
+    """The lines, ordered by file and number."""
 
 
 _NAMES = tuple(Caused.__annotations__)

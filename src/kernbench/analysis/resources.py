@@ -38,7 +38,7 @@ class TimePart:
 
 
 class Resources:
-    """Splits the time of commands; what it finds out of a template it keeps."""
+    """Splits the time of commands by resource, with a cache per template."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine

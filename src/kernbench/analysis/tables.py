@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console, JustifyMethod
 
 SHOWN_LINES = 12
-"""Of a table that could be long; the last line sums up the others."""
+"""The lines that a long table shows; the last one sums up the others."""
 
 
 def is_wide(console: Console) -> bool:

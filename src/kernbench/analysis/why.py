@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kernbench.op_log import OpLog, Site
 
 _LEAST_WAIT = 0.01
-"""Of the time of all ranks: less waiting for each other has no straggler."""
+"""The least share of all ranks' time: with less waiting for each other there is no straggler."""
 _DEVICE = frozenset({"kernel", "collective", "copy", "fill"})
 
 
@@ -32,7 +32,7 @@ class SpentReport(TypedDict):
     """What held it up: an engine of kernels, ``HBM``, ``latency``, ``links``, ``other ranks``, a
     part of the host ..."""
     name: str
-    """Of the kernel or collective, or what the host did."""
+    """The kernel or collective, or what the host did."""
     detail: str
     """Which link, or which rank is waited for."""
     file: str

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 _NARROWEST, _WIDEST = 60, 120
 _MOST_PATHS = 8
-"""Of a launch whose control flow depends on data: each program may have taken its own path."""
+"""The most paths shown of a launch whose control flow depends on data: each program may have its
+own."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The events of a run in order of time: those of SimPy, with ends that may move (ADR-0049)."""
+"""The events of a run in order of time: those of SimPy, with ends that may move (ADR-0036)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HBM in time: whatever runs on a SIP at the same moment shares its bandwidth (ADR-0049).
+"""HBM in time: whatever runs on a SIP at the same moment shares its bandwidth (ADR-0036).
 
 A command or a rank's part in a collective asks for a constant share of its SIP's HBM, its *demand*:
 the HBM time of its bytes over the time that it takes alone. While the demands on a SIP add up to
@@ -96,9 +96,10 @@ class HbmSharing:
         self._simulation = simulation
         self._loads: dict[int, int] = {}
         self._flows: dict[int, dict[Flow, int]] = {}
-        """By SIP, and how many shares they have there."""
+        """The flows on each SIP, and how many shares they have there."""
         self._alone: dict[int, _Alone] = {}
-        """By SIP, what began last while nothing else was in progress, until something joins it."""
+        """What began last on each SIP while nothing else was in progress, until something joins
+        it."""
         self._unsettled: dict[Flow, None] = {}
         self._planners: dict[int, Planner] = {}
 

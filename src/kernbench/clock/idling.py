@@ -41,12 +41,13 @@ class Idling:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._ends_ps: dict[Event, int] = {}
-        """Of entries of the event queue in which nothing happens but that a rank resumes."""
+        """The ends of entries of the event queue in which nothing happens but that a rank
+        resumes."""
         self._in_a_row = 0
         self._since_ps = 0
         self._limited: dict[Limited, None] = {}
         self._watched: dict[Limited, Timer] = {}
-        """Those among them that have an entry in the event queue."""
+        """The waits that have an entry in the event queue, each with its timer."""
 
     def limit(self, limited: Limited) -> None:
         """Give ``limited`` up when its time is over, unless it is :meth:`met` before."""

@@ -1,8 +1,8 @@
 """Groups of programs with different trip counts, split into groups in which all agree.
 
 A loop whose bounds depend on the program is planned once, for the program that goes around it most
-often (ADR-0079). What a program with fewer iterations does is the same commands with their terms
-cut off where its iterations end.
+often (docs/model/kernels.md). What a program with fewer iterations does is the same commands with
+their terms cut off where its iterations end.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ class Engine(StrEnum):
 
 
 PE_ENGINES = (Engine.DMA_IN, Engine.GEMM, Engine.MATH, Engine.DMA_OUT)
-"""Those that every PE has, each with an in-order queue; a timeline shows them in this order."""
+"""The engines that every PE has, each with an in-order queue; a timeline shows them in this
+order."""
 
 
 class MathClass(StrEnum):

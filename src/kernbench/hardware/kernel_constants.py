@@ -23,13 +23,13 @@ class KernelConstants(Spec):
     """
 
     tensor_share: Positive = Fraction(1)
-    """Of the matrix engine's peak that a tile's inner loop reaches."""
+    """Share of the matrix engine's peak that a tile's inner loop reaches."""
     vector_share: Positive = Fraction(1)
-    """Of the vector engine's rates that it reaches."""
+    """Share of the vector engine's rates that it reaches."""
     memory_share: Positive = Fraction(1)
-    """Of the peak HBM bandwidth that the kernel reaches."""
+    """Share of the peak HBM bandwidth that the kernel reaches."""
     cache_share: Positive = Fraction(1)
-    """Of the cache's bandwidth that it reaches."""
+    """Share of the cache's bandwidth that it reaches."""
     trip_ns: NotNegative = Fraction(0)
     """Latency of one trip of the inner loop beyond its arithmetic: barriers, issue, waits."""
     miss_ns: NotNegative = Fraction(0)
@@ -39,10 +39,11 @@ class KernelConstants(Spec):
     row_ns: NotNegative = Fraction(0)
     """Paid per row of a tile, beside ``tile_ns``: queries that come in, results that go out."""
     narrow_access_clocks: NotNegative = Fraction(17, 2)
-    """That a PE takes for a warp's access of fewer than 16 bytes a lane: its address, its bounds,
+    """Clocks of a PE for a warp's access of fewer than 16 bytes a lane: its address, its bounds,
     the way to shared memory and back."""
     store_share: NotNegative = Fraction(0)
-    """Of a PE's port: how fast a tile's results leave after its loop. 0: beside other loops."""
+    """Share of a PE's port at which a tile's results leave after its loop. 0: beside other
+    loops."""
     fixed_us: NotNegative = Fraction(0)
     """Paid once per launch, beyond the machine's front end."""
     ramp_us: NotNegative = Fraction(0)
@@ -55,7 +56,7 @@ class KernelFamily(Spec):
     """One file: the kernels of one family on one architecture."""
 
     kernels: dict[str, KernelConstants]
-    """By the name that the kernel's structure asks for."""
+    """Constants by the name that the kernel's structure asks for."""
 
 
 _CATEGORIES = {"products": "gemm", "gemm": "narrow gemm", "elementwise": "membound"}
@@ -69,7 +70,7 @@ class KernelLibrary:
     architecture: str
     """What machine files call it, such as ``sm90``."""
     families: Mapping[str, KernelFamily]
-    """By name: attention, gemm, ..."""
+    """Families by name: attention, gemm, ..."""
 
     def constants(self, kernel: str) -> KernelConstants:
         """Return the constants of a kernel.

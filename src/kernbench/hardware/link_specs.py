@@ -34,9 +34,9 @@ class LinkOverride(Spec):
     dst_sip: Annotated[int, Field(strict=True)]
     """Number of the SIP that receives."""
     bandwidth_gbps: Positive | None = None
-    """That of the other links when missing."""
+    """Bandwidth of such a link; that of the other links when missing."""
     latency_ns: NotNegative | None = None
-    """That of the other links when missing."""
+    """Latency of such a link; that of the other links when missing."""
 
 
 class ScaleOutSpec(Spec):
@@ -51,9 +51,9 @@ class ScaleOutSpec(Spec):
     """``switch``: one link from every SIP to a network that never blocks (but see ``leaves``), and
     one back. The others join the SIPs that have the same place in their nodes (rails)."""
     bandwidth_gbps: Positive
-    """Of one network interface, one way."""
+    """Bandwidth of one network interface, one way."""
     latency_ns: NotNegative
-    """Of one such link."""
+    """Latency of one such link."""
     nics_per_node: Count | None = None
     """Network interfaces of a node; one for each SIP when missing. With fewer, as many SIPs in a
     row share each; with more, each SIP has as many. ``switch`` only."""
@@ -141,18 +141,18 @@ class LinksSpec(Spec):
     """``ring`` has wires in both directions, ``one_way_ring`` only clockwise; ``graph`` takes its
     wires from ``edges``."""
     bandwidth_gbps: Positive
-    """Of one link, one way."""
+    """Bandwidth of one link, one way."""
     latency_ns: NotNegative
-    """Of one link: from the first byte sent to the first byte received."""
+    """Latency of one link: from the first byte sent to the first byte received."""
     shape: tuple[Count, ...] | None = None
     """Meshes and tori only: SIPs along each axis, the last one being x; left out, the most
     square shape for the number of SIPs."""
     edges: tuple[tuple[int, int], ...] | None = None
     """graph only: pairs of SIPs that a wire joins, in both directions."""
     span_bandwidth_gbps: dict[Annotated[int, Field(ge=2)], Positive] = Field(default_factory=dict)
-    """By the size of a domain (that many SIPs in a row, counted from 0): what a link carries in a
-    collective whose ranks all lie in one domain. For machines in which a pair, a socket and the
-    whole system differ."""
+    """Bandwidth by the size of a domain (that many SIPs in a row, counted from 0): what a link
+    carries in a collective whose ranks all lie in one domain. For machines in which a pair, a
+    socket and the whole system differ."""
     scale_out: ScaleOutSpec | None = None
     """Left out: all SIPs are in one node."""
     overrides: tuple[LinkOverride, ...] = ()

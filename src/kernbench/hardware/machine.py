@@ -62,11 +62,11 @@ class Machine:
     """How many operating systems its SIPs are divided among; more than one only where a size in
     nodes was asked for."""
     slow_sips: tuple[int, ...] = ()
-    """Those that a scenario has made slow."""
+    """The SIPs that a scenario has made slow."""
     slow_wires: tuple[Wire, ...] = ()
-    """Those of links that a scenario has made slow."""
+    """The wires of links that a scenario has made slow."""
     flapping_wires: tuple[Wire, ...] = ()
-    """Those of links that a scenario lets go down now and then."""
+    """The wires of links that a scenario lets go down now and then."""
     _routes: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     _sips: dict[int, SipSpec] = field(default_factory=dict)
 

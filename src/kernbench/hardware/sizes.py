@@ -20,7 +20,7 @@ class Size:
 
     num_sips: int
     shape: Shape | None = None
-    """Of a mesh or torus."""
+    """Shape of a mesh or torus."""
     num_hosts: int = 1
     """Operating systems that the SIPs are divided among."""
 

@@ -17,7 +17,7 @@ from kernbench.hardware.scenarios.specs import ScenarioSpec
 from kernbench.hardware.spec_base import Count, Cycles, NotNegative, Positive, Share, Spec
 
 MOST_PES = 1 << 16
-"""Of one SIP: each is an engine with a queue of its own."""
+"""The most PEs of one SIP: each is an engine with a queue of its own."""
 
 _FLOAT32_PASSES = {
     "tf32": ("tf32", 1),
@@ -42,7 +42,8 @@ class GemmSpec(Spec):
     efficiency: Share = Fraction(1)
     """Share of its peak that the engine reaches in short runs, once its operands are there."""
     flops_per_clock: dict[str, Count]
-    """By operand dtype (torch's name), or ``tf32``; a dtype that is absent is not supported."""
+    """FLOPs per clock by operand dtype (torch's name), or ``tf32``; a dtype that is absent is not
+    supported."""
 
 
 class MathRates(Spec):
@@ -87,15 +88,17 @@ class WarpSpec(Spec):
     reserved_shared_bytes: Cycles = 1024
     """Shared memory that the system takes of each program."""
     shared_bytes_per_clock: Count = 128
-    """Of shared memory, to and from registers and the matrix engine."""
+    """Bytes per clock of shared memory, to and from registers and the matrix engine."""
     near_latency_cycles: Cycles = 40
-    """Of a load that finds its bytes in the PE's own cache, where an earlier one left them."""
+    """Latency of a load that finds its bytes in the PE's own cache, where an earlier one left
+    them."""
     cache_latency_cycles: Cycles = 262
-    """Of a load that the cache of all PEs serves, with nothing else under way."""
+    """Latency of a load that the cache of all PEs serves, with nothing else under way."""
     hbm_latency_cycles: Cycles = 472
-    """Of a load that HBM serves, likewise."""
+    """Latency of a load that HBM serves, with nothing else under way."""
     cache_bandwidth_gbps: Positive | None = None
-    """Of the cache, for loads each of which is for one PE. When missing, that of ``cache``."""
+    """Bandwidth of the cache, for loads each of which is for one PE. When missing, that of
+    ``cache``."""
 
 
 class PeSpec(Spec):
@@ -214,9 +217,9 @@ class PowerSpec(Spec):
     """The lowest voltage, relative to that at the file's clock; lower clocks save no energy per
     operation."""
     gemm_pj_per_flop: dict[str, NotNegative]
-    """By operand dtype, as ``sip.pe.gemm.flops_per_clock``; a multiply-add is two."""
+    """Energy by operand dtype, as ``sip.pe.gemm.flops_per_clock``; a multiply-add is two."""
     math_pj_per_element: MathEnergies
-    """Of the vector engines, their instructions and registers included."""
+    """Energy of the vector engines, their instructions and registers included."""
     tcm_pj_per_byte: NotNegative
     """Into TCM and out of it, of what crosses the PE's port."""
     cache_pj_per_byte: NotNegative
@@ -267,7 +270,7 @@ class SustainedSpec(Spec):
     """What the clock loses to heat when the GEMM engines work hard for long."""
 
     clock_loss: Positive
-    """By how much a long kernel at full load is slower than its first moments suggest: 2 is three
+    """How much slower a long kernel at full load is than its first moments suggest: 2 is three
     times as long, as on a board with a low power cap."""
     full_load: Share
     """GEMM utilization from which on the whole loss is paid; below, the loss is in proportion."""
@@ -297,7 +300,7 @@ class SipSpec(Spec):
     """One device."""
 
     clock_ghz: Positive
-    """Of all engines; everything in cycles counts these."""
+    """Clock of all engines; everything in cycles counts these."""
     num_cubes: Count
     """HBM stacks with their PEs."""
     pes_per_cube: Count

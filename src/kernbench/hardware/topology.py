@@ -199,11 +199,11 @@ class LinkGraph:
         self.num_sips = num_sips
         self._ends = [ends for src, dst in edges for ends in ((src, dst), (dst, src))]
         self._into: list[list[int]] = [[] for _ in range(num_sips)]
-        """By SIP, the links that end there."""
+        """The links that end at each SIP."""
         for link, (_, dst) in enumerate(self._ends):
             self._into[dst].append(link)
         self._towards: dict[int, list[int]] = {}
-        """By destination SIP, the first link of the route from every other SIP."""
+        """The first link of the route from every other SIP, by destination SIP."""
 
     def ends(self) -> list[Ends]:
         return self._ends

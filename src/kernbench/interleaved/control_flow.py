@@ -56,11 +56,11 @@ class RegionFrame:
     low: Separable = field(default_factory=lambda: Separable(()))
     step: Separable = field(default_factory=lambda: Separable(()))
     outer: dict[Value, Held] | None = None
-    """Of a call: the caller's values."""
+    """The caller's values, in a call."""
     carried: tuple[Held, ...] | None = None
     """The values that the current iteration of the loop began with, None before the second."""
     header: Block | None = None
-    """Of a loop of blocks: where the current iteration began."""
+    """The block where the current iteration began, in a loop of blocks."""
     is_polling: bool = False
     """Whether the operation at the position is a poll that has not succeeded yet."""
     records: bool = False

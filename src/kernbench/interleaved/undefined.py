@@ -44,7 +44,7 @@ _MASKS = {
     "tt.atomic_load": 1,
     "tt.atomic_store": 2,
 }
-"""By access, the index of its mask; the pointer and the stored value come before it."""
+"""The index of each access's mask; the pointer and the stored value come before it."""
 _DECIDES = {
     "scf.if": "the branch",
     "cf.cond_br": "the branch",

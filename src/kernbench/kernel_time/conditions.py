@@ -15,12 +15,12 @@ class ThreadBlock:
 
     num_warps: int
     registers: int
-    """That each thread would like to have; it gets at most ``WarpSpec.thread_registers``."""
+    """Registers demanded per thread; it gets at most ``WarpSpec.thread_registers``."""
     shared_bytes: int
     architecture: int
     """90 for compute capability 9.0."""
     tile_registers: int = 0
-    """Those that a thread's part of the largest tile takes, of a program without a loop; else 0."""
+    """Registers for a thread's part of the largest tile of a program without a loop; else 0."""
 
 
 @dataclass(frozen=True)

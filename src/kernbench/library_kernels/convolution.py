@@ -80,16 +80,16 @@ class Convolution:
     made: int
     """Channels of the output."""
     given_positions: int
-    """Of the input: batch times height times width."""
+    """Positions of the input: batch times height times width."""
     made_positions: int
-    """Of the output."""
+    """Positions of the output."""
     taps: int
     """Elements of a window."""
     groups: int = 1
     unit_stride: bool = True
     """Whether windows are 3 x 3 and neither strided nor dilated, as Winograd's transforms want."""
     dtype: str = "bfloat16"
-    """Of the multiplication."""
+    """The dtype of the multiplication."""
     itemsize: int = 2
     planar: bool = False
     """Whether the channels of an element are apart in memory."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kernbench.library_kernels.work import LibraryKernel, Trip
 
 _LANES, _WIDE_BYTES = 32, 16
-"""Of an access of a warp, and the most that one lane loads at a time."""
+"""The lanes of a warp, and the most bytes that one of them loads at a time."""
 _COUNTED = 6
 """Up to so many rounds of tiles are placed one by one; of more, the mean round is enough."""
 
@@ -52,7 +52,7 @@ class KernelTime:
     power_us: float = 0.0
     """What of the total a lower clock adds, under a power cap."""
     hbm_bytes: tuple[float, float] = (0.0, 0.0)
-    """Of the kernel's distinct bytes, read and written, those that HBM moves."""
+    """The part of the kernel's distinct bytes, read and written, that HBM moves."""
     energy_pj: Mapping[Energy, int] = field(default_factory=dict)
     """What it takes beside the idle device; empty where the machine says nothing of energy."""
 

@@ -30,11 +30,11 @@ class GemmProblem:
     n: int
     k: int
     dtype: str
-    """That the matrix engine multiplies: a key of its rates."""
+    """The dtype that the matrix engine multiplies: a key of its rates."""
     input_bytes: float
-    """Of an element of A, with its share of the scales."""
+    """Bytes per element of A, with its share of the scales."""
     weight_bytes: float
-    """Of an element of B, with its share of the scales."""
+    """Bytes per element of B, with its share of the scales."""
     result_bytes: float = 2.0
     batch: int = 1
     cold_input: float = 1.0
@@ -50,9 +50,9 @@ class LibraryTile:
     m: int
     n: int
     k_bytes: int = 128
-    """Of the wider operand, per trip: what a swizzled row of shared memory holds."""
+    """Bytes of the wider operand per trip: what a swizzled row of shared memory holds."""
     pes: int = 1
-    """That work on a tile together, each on its rows, and load B once between them."""
+    """The PEs that work on a tile together, each on its rows, and load B once between them."""
     splits: int = 1
     """Parts of K, each a tile of its own."""
     cluster_rows: int = 1
@@ -60,7 +60,8 @@ class LibraryTile:
     cluster_cols: int = 1
     """Tiles beside each other that load A once between them."""
     moves_per_result: float = 0.0
-    """Of the vector engine, per trip: accumulators that the registers do not hold."""
+    """Moves of the vector engine per result and trip: accumulators that the registers do not
+    hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ class GemmKernel:
     name: str
     tiles: Sequence[LibraryTile]
     sum_name: str = ""
-    """Of the kernel that adds up parts of K."""
+    """The name of the kernel that adds up parts of K."""
     simple_per_result: float = 0.0
     """Arithmetic of the vector engine per result and 128 of K: scales of blocks."""
     simple_per_weight: float = 0.0

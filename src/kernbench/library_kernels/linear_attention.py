@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from kernbench.hardware import SipSpec
 
 _STATE_BYTES = 4
-"""Of an element of a state: float32."""
+"""Bytes per element of a state: float32."""
 _ELEMENT_BYTES = 2
 _CONV_TOKENS, _CONV_CHANNELS = 8, 256
-"""Of a tile of the convolution."""
+"""The tokens and channels of a tile of the convolution."""
 _CONV_RESIDENT = 8
 _CHANNEL_TOKENS = 512
-"""Of one channel, that a program takes in one step."""
+"""The tokens of one channel that a program takes in one step."""
 _CHANNEL_RESIDENT = 16
 _SEQUENCE_TOKENS = 1024
-"""Of a sequence, that a program's threads take in one step, 16 bytes each."""
+"""The tokens of a sequence that a program's threads take in one step, 16 bytes each."""
 _DECODE_SLICES, _DECODE_RESIDENT = 4, 8
 """Programs among which the values of a head are split while it decodes, and of those on a PE."""
 
@@ -40,7 +40,7 @@ class LinearProblem:
 
     batch: int
     tokens: int
-    """Of each sequence."""
+    """The tokens of each sequence."""
     heads: int
     """Heads of values, each with a state."""
     key_heads: int

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 _SOFTMAX_SIMPLE = 5
 """Per score: scale, maximum, subtract, sum, convert."""
 _TILES = ((128, 128), (64, 128), (64, 64), (32, 64), (32, 32))
-"""Of a product, from the largest: fewer than one for each PE and a smaller one is taken."""
+"""The tiles of a product, from the largest: fewer than one for each PE and a smaller one is
+taken."""
 _HEIGHTS = (16, 32, 64)
-"""Of tiles for products of few rows."""
+"""The heights of tiles for products of few rows."""
 _COMBINING = 8
 """Queries whose parts a PE adds up at a time."""
 _PARTIAL_BYTES = 4
-"""Of an element of a partial result: float32."""
+"""Bytes per element of a partial result: float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +45,14 @@ class LatentKernel:
     """Keys are split until the tiles fill the device so many times; 0 for no split."""
     most_splits: int = 1 << 30
     least_blocks: int = 1
-    """Of keys, that a program still goes over."""
+    """The fewest blocks of keys that a program goes over."""
     persistent: bool = False
     """Whether programs share all blocks of all sequences evenly, rather than whole tiles."""
     combine: str = ""
-    """Of the kernel that adds up the parts; empty where the last program of a tile does it."""
+    """The name of the kernel that adds up the parts; empty where the last program of a tile does
+    it."""
     cache_pass: str = ""
-    """Of a kernel that converts the whole cache to the dtype of the queries first."""
+    """The name of a kernel that converts the whole cache to the dtype of the queries first."""
     padded: bool = True
     """Whether the matrix engine works on whole tiles, however few rows they have."""
 

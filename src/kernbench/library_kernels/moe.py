@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
 
 _OUT_BYTES = 2
-"""Of an element between the kernels: bfloat16."""
+"""Bytes per element between the kernels: bfloat16."""
 STEPS = "moe_steps"
 """What the names of the constants of the kernels around the products begin with."""
 _EXPAND, _ACTIVATE, _SUM = "_expand", "_activate", "_sum"
@@ -22,7 +22,7 @@ _EXPAND, _ACTIVATE, _SUM = "_expand", "_activate", "_sum"
 _SORTED = 1024
 """Choices in a trip of routing."""
 _CHOICE_BYTES = 8
-"""Of an expert's number and its weight."""
+"""Bytes of a choice: an expert's number and its weight."""
 _CHOSEN = 32
 """Experts' scores that a block reads at a time, a warp's width."""
 _COUNTED = 64
@@ -36,7 +36,7 @@ class ExpertLoad:
     """The rows of one rank's experts."""
 
     rows: tuple[int, ...]
-    """Of each expert that has any."""
+    """The rows of each expert that has any."""
     tokens: int
     """Tokens that the rank reads and sums up."""
     routed: int
@@ -60,9 +60,9 @@ class MoeProblem:
 
     load: ExpertLoad
     experts: int
-    """Of the rank."""
+    """The experts of the rank."""
     all_experts: int = 0
-    """Of all ranks: what a token chooses among. Those of the rank when 0."""
+    """The experts of all ranks: what a token chooses among. Those of the rank when 0."""
     choices: int = 1
     """Experts of a token."""
     hidden: int
@@ -70,13 +70,13 @@ class MoeProblem:
     """Columns of the rank's up projection, gate not counted."""
     gated: bool = True
     dtype: str = "bfloat16"
-    """That the matrix engine multiplies."""
+    """The dtype that the matrix engine multiplies."""
     row_bytes: float = 2.0
-    """Of an element of the products' rows, with its share of scales."""
+    """Bytes per element of the products' rows, scales included."""
     weight_bytes: float = 2.0
-    """Of a weight, with its share of scales."""
+    """Bytes per weight, scales included."""
     pes: int = 1
-    """Of the device: what a library's choice of tiles knows of it."""
+    """The PEs of the device, as a library's choice of tiles knows them."""
     cache_bytes: float = 0.0
     """Up to which a footprint stays in the cache from launch to launch: 0 where all comes from
     HBM every time."""
@@ -97,7 +97,7 @@ class MoeKernels:
     """The structure of one implementation."""
 
     name: str
-    """Of its products' constants."""
+    """The name of its products' constants."""
     row_tiles: tuple[int, ...]
     """Rows of a tile, of which the one is taken that holds an expert's mean."""
     columns: tuple[int, ...]

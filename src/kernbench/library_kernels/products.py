@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 _LEAST_PART = 256
 """A part of a split K is at least this long."""
 _HELD = 0.5
-"""The share of the cache that an operand may take to be read from HBM once."""
+"""The largest share of the cache at which an operand is still read from HBM once."""
 _COLUMNS = 8
-"""Of C, by a program of a product with one row."""
+"""Columns of C per program of a GEMV kernel."""
 _ROWS_AT_A_TIME = 512
 _VECTOR = "blas_vector"
-"""Of a product with one row or column."""
+"""The name of the constants of a product with one row or column."""
 _WIDENING = 2.0
-"""Arithmetic of an element of B that becomes what it multiplies as: unpacked, and scaled."""
+"""Dequantization operations per element of B: unpacking and scaling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +42,14 @@ class Product:
     k: int
     batch: int = 1
     dtype: str = "bfloat16"
-    """Of the multiplication: a key of ``sip.pe.gemm.flops_per_clock``."""
+    """The dtype of the multiplication: a key of ``sip.pe.gemm.flops_per_clock``."""
     emulates: str = ""
     """The dtype of A and B where no unit multiplies it, so that the library has kernels for it that
     make each element one of ``dtype``; empty where a unit does."""
     itemsize: float = 2
     """Bytes of an element of A and B, with its share of a block's scale."""
     out_bytes: int = 2
-    """Of an element of C."""
+    """Bytes per element of C."""
     a_bytes: float | None = None
     """Distinct bytes of A in all; its elements' when missing. Patches of an image overlap."""
     a_cold: float = 1.0
@@ -59,9 +59,9 @@ class Product:
     """Whether all products of the batch have the same A (a stride of 0)."""
     b_shared: bool = False
     weight_bytes: float | None = None
-    """Of an element of B with its share of scales, where it is narrower than it multiplies."""
+    """Bytes per element of B, scales included, where it is narrower than it multiplies."""
     part_bytes: int = 4
-    """Of an element of C in a part of K, where several add up to it."""
+    """Bytes per element of a part of C in split-K."""
     may_split: bool = True
     """Whether K may be cut."""
     access_bytes: int = 16
@@ -107,12 +107,13 @@ _MATRIX_TILES = (
 )
 _WIDE_TILES = tuple(ProductTile(128, columns) for columns in (96, 160, 192, 224))
 _NARROW_TILES = tuple(ProductTile(128, columns) for columns in (8, 16))
-"""Of convolutions in groups, whose kernels fill tiles with one instruction's columns."""
+"""The tiles of convolutions in groups, whose kernels fill tiles with one instruction's columns."""
 _DEPTH_BYTES = 128
-"""Of a row of a factor in one trip along K."""
+"""Bytes of a factor's row in one trip along K."""
 _VERY_LONG, _MORE_SPLITS = 1 << 18, (32, 64, 128, 256)
-"""A K of so many, of a C of few elements, is cut until its parts keep all PEs busy: gradients of
-weights of 3 x 4 and 4 x 4 from 10 to 20 million rows (CaiT, ConViT) do not take milliseconds."""
+"""The K from which a product with a small C is split until its parts keep all PEs busy, and the
+split-K factors tried: gradients of weights of 3 x 4 and 4 x 4 from 10 to 20 million rows (CaiT,
+ConViT) do not take milliseconds."""
 _LONG, _LONG_SPLITS = 8192, (1, 4, 8, 11, 16, 32)
 """Gradients of a convolution's weights are sums over so many positions, cut as PEs are free."""
 _VECTOR_TILES = (

@@ -27,9 +27,9 @@ class Reuse(NamedTuple):
 
     phase: AutogradPhase
     cold_bytes: int = 0
-    """Of what is read: a weight, or what the forward has kept."""
+    """The bytes of what is read that are cold: a weight, or what the forward has kept."""
     cold_params: tuple[int, ...] | None = None
-    """Of a Triton kernel: the parameters that are cold; None where that is not known."""
+    """The cold parameters of a Triton kernel; None where they are not known."""
 
     def from_memory(
         self, read_bytes: float, written_bytes: float, sip: SipSpec

@@ -15,7 +15,7 @@ from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
 _TILE_BYTES = 8192
 _RESIDENT = 8
 _THREADS, _ELEMENTS = 128, 4
-"""Of a block whose threads load one element at a time, and of such a thread."""
+"""The threads of a block that loads one element at a time, and the elements of such a thread."""
 ELEMENTS_OF_BLOCK = _THREADS * _ELEMENTS
 _FROM_CACHE = 0.65
 """The share of such sectors that another block has not left in the PE: with it a copy of planes to
@@ -23,7 +23,8 @@ channels-last is as fast as ``conv_copy``, which was fitted on an RTX 3090."""
 _BLOCKS = 16
 """So many of them fill a PE."""
 _COLUMNS, _ROWS_AT_A_TIME = 16, 256
-"""Of a block that sums columns, which has 32 rows of threads with 8 elements each under way."""
+"""The columns and rows of a block that sums columns, which has 32 rows of threads with 8 elements
+each under way."""
 _OVERLAP = 3.0
 """How well waits of threads and the bytes of HBM overlap."""
 

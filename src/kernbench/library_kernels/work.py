@@ -12,9 +12,9 @@ class Trip:
     """What one trip of a tile's inner loop asks of its PE."""
 
     flops: float = 0.0
-    """Of the matrix engine, padding included."""
+    """FLOPs of the matrix engine, padding included."""
     dtype: str = "bfloat16"
-    """Of its operands: a key of ``sip.pe.gemm.flops_per_clock``."""
+    """The dtype of its operands: a key of ``sip.pe.gemm.flops_per_clock``."""
     transcendental: float = 0.0
     """Exponentials, logarithms, roots; elements of the vector engine."""
     simple: float = 0.0
@@ -22,8 +22,8 @@ class Trip:
     loaded_bytes: float = 0.0
     """Into the PE, from the cache or from HBM."""
     access_bytes: int = 16
-    """That a lane loads at a time. Where fewer than 16, the PE issues accesses rather than moves
-    bytes."""
+    """The bytes that a lane loads at a time. Where fewer than 16, the PE issues accesses rather
+    than moves bytes."""
     missed: float = 0.0
     """Share of trips whose loads come from HBM rather than from the cache, and wait longer."""
     pipelined: bool = False
@@ -39,12 +39,12 @@ class Tiles:
 
     count: int
     trips: float
-    """Of each tile's loop."""
+    """The trips of each tile's loop."""
     trip: Trip
     stored_bytes: float = 0.0
     """Out of the PE, by each tile."""
     rows: float = 0.0
-    """Of each tile, that come in and go out one by one: what a row costs is a constant."""
+    """The rows of each tile that come in and go out one by one: what a row costs is a constant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class LibraryKernel:
     """One launch."""
 
     name: str
-    """Of its constants: a key of ``kernels`` in an architecture's file."""
+    """The name of its constants: a key of ``kernels`` in an architecture's file."""
     tiles: tuple[Tiles, ...]
     resident: int = 1
     """Tiles that share a PE at a time."""

@@ -23,9 +23,9 @@ class Rest:
     """What follows the first piece of every chunk."""
 
     busy_ps: Times
-    """By link."""
+    """The busy time of each link."""
     longest_ps: int
-    """Of all links, and of the memory of all ranks."""
+    """The longest time of any link, and of any rank's memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

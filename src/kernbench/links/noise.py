@@ -64,7 +64,7 @@ class NetworkNoise:
         self._run = network.run
         self._sigma = log(scenario.collective_jitter.p99_over_p50) / _Z_OF_P99
         self._factors: dict[tuple[int, ...], Random] = {}
-        """Of each group of SIPs, whose collectives are drawn by themselves."""
+        """The generator of each group of SIPs, whose collectives are drawn by themselves."""
         self._outages: dict[tuple[int, int], Interruptions] = {}
 
     def run(self, *args: object) -> Transferred:

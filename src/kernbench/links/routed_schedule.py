@@ -45,7 +45,7 @@ class Round:
     hops: Iterable[RouteHop]
     """To be gone through once."""
     sizes: Positions
-    """Of every transfer, as a position in the plan's ``sizes``."""
+    """The size of every transfer, as a position in the plan's ``sizes``."""
     memory_ps: Times
     """Least time of taking every one in."""
 
@@ -68,15 +68,15 @@ class LinkPlan:
     links: Positions
     """Indices into the machine's links."""
     local: Positions | None
-    """By link of the machine, its position in ``links``; None where all links are used."""
+    """The position in ``links`` of each link of the machine; None where all links are used."""
     sizes: Times
     size_of_span: dict[int, Positions]
-    """By how many chunks travel as one: the size, by the first of them."""
+    """The size of chunks that travel as one, by their number and the first of them."""
     link_latency_ps: Times
     wire_ps: Times
-    """By ``link * len(sizes) + size``: how long a transfer occupies a link."""
+    """How long a transfer occupies a link, by ``link * len(sizes) + size``."""
     memory_ps: Times
-    """By ``(reduce * ranks + rank) * len(sizes) + size``: least time of taking a chunk in."""
+    """The least time of taking a chunk in, by ``(reduce * ranks + rank) * len(sizes) + size``."""
     entry_ps: int
     """From the call to the first transfer."""
     step_ps: int

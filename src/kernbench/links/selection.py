@@ -29,7 +29,7 @@ PLAIN = ""
 """The protocol of a machine without a collective library."""
 
 ACROSS_NODES = ("ring", "rail_tree")
-"""Of NCCL and RCCL between nodes, for operations that have them."""
+"""The algorithms of NCCL and RCCL between nodes, for operations that have them."""
 
 _MOST_CHOICES = 4096
 _LARGE_GROUP = 64

@@ -15,7 +15,7 @@ from kernbench.op_log import TextColumn
 
 Column = npt.NDArray[Any]
 _BITS = 62
-"""Of numbers that fit into those of numpy."""
+"""The number of bits that numpy's integers hold."""
 _NONE = np.zeros(0, dtype=np.int32)
 
 

@@ -21,10 +21,10 @@ class Phase(StrEnum):
 
     WEIGHTS = "weights"
     BUFFERS = "buffers"
-    """Of modules: what is no parameter and still part of the model."""
+    """Buffers of modules: part of the model, but no parameters."""
     OPTIMIZER_STATE = "optimizer state"
     GRADIENTS = "gradients"
-    """Of parameters."""
+    """Gradients of parameters."""
     ACTIVATIONS = "activations"
     """What is kept for the backward pass."""
     KV_CACHE = "KV cache"
@@ -52,14 +52,14 @@ class Allocation:
     """The number of the event; those of a run's allocations and frees are in order."""
     begin_ps: int
     name: str
-    """Of the tensor, or of the operation that made it."""
+    """The name of the tensor, or of the operation that made it."""
     shape: tuple[int, ...]
     dtype: str
     module: Any = ""
     """The module whose code allocated it, as anything that has a text; empty without one."""
     file: str = ""
     line: int = 0
-    """Of the program; 0 where it is not known."""
+    """The line of the program; 0 where it is not known."""
     end: int = NEVER
     end_ps: int = NEVER
     phase: Phase = Phase.OTHER
@@ -96,13 +96,13 @@ FIELDS = (
     *(*_NUMBERS, "name", "shape", "dtype", "module", "file", "line"),
     *("end", "end_ps", "phase"),
 )
-"""Those of an :class:`Allocation`, in order."""
+"""The fields of an :class:`Allocation`, in order."""
 
 
 Layout = tuple[tuple[int, ...], str]
 """Shape and dtype."""
 NO_LAYOUT: Layout = ((), "")
-"""Of what is no tensor."""
+"""The layout of what is no tensor."""
 Place = tuple[Any, str, int]
 """Module, file and line."""
 

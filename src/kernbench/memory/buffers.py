@@ -46,7 +46,7 @@ class Buffer:
     name: str
     has_data: bool
     layout: Layout = NO_LAYOUT
-    """Of the tensor that it was allocated for."""
+    """The layout of the tensor that it was allocated for."""
     live: bool = True
     version: int = 0
     """Counts the writes that were put on record, for whoever must know that bytes changed."""

@@ -19,7 +19,7 @@ _FIELDS = (
     *("launch_id", "template", "ranks", "sips", "starts_ps", "ends_ps"),
     *("stream", "after", "addresses"),
 )
-"""Of an instance, in the order of a log's plain values."""
+"""The fields of an instance, in the order of a log's plain values."""
 _HOST_FIELDS = ("rank", "kind", "label", "start_ps", "end_ps")
 
 

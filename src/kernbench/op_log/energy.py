@@ -36,9 +36,9 @@ class WorkCounts:
     """What a command asks of its device, counted."""
 
     flops: Mapping[str, float] = field(default_factory=dict)
-    """Of the GEMM engines, by the name of their rate."""
+    """FLOPs of the GEMM engines, by the name of their rate."""
     elements: Mapping[str, float] = field(default_factory=dict)
-    """Of the vector engines, by class of operation."""
+    """Elements of the vector engines, by class of operation."""
     port_bytes: float = 0
     """Through the ports of PEs."""
     hbm_bytes: float = 0

@@ -162,8 +162,8 @@ class Instance:
     addresses: tuple[int, ...] = ()
     """Addresses of the pointer arguments, by parameter index (0 for others)."""
     after: tuple[int, ...] = ()
-    """By rank, what it waited for until it started, for :meth:`OpLog.number_of`; 0 or left out:
-    its launch by the host."""
+    """For each rank, what it waited for until it started, for :meth:`OpLog.number_of`; 0 or left
+    out: its launch by the host."""
 
 
 def absolute_ps(instances: Sequence[Instance], times_ps: Column) -> Column:

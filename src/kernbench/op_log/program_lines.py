@@ -21,6 +21,6 @@ class ProgramLines:
     sites: list[Site] = field(default_factory=lambda: [UNKNOWN_SITE])
     """What numbers stand for; number 0 is no line of the program."""
     of_commands: dict[int, int] = field(default_factory=dict)
-    """By launch id, the number of the line that launched it."""
+    """The number of the line that launched each command, by launch id."""
     of_spans: list[int] = field(default_factory=list)
-    """By position in ``OpLog.host_spans``, the number of the line at which the host was."""
+    """The number of the line at which the host was, by position in ``OpLog.host_spans``."""

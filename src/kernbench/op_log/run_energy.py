@@ -41,7 +41,7 @@ class UseEnergy(TypedDict):
 
     name: str
     kind: str
-    """Of the op log: ``kernel``, ``collective``, ``copy`` or ``fill``."""
+    """The kind of command in the op log: ``kernel``, ``collective``, ``copy`` or ``fill``."""
     count: int
     energy_j: float
     """Beside the idle device."""
@@ -57,9 +57,9 @@ class EnergyReport(TypedDict):
     devices: int
     """One for each rank, those of a folded run that did not run included."""
     energy_j: float
-    """Of all devices: what each use takes, and the idle devices."""
+    """Energy of all devices: what each use takes, and the idle devices."""
     average_w: float
-    """Of one device, over the whole run."""
+    """Average power of one device, over the whole run."""
     idle_j: float
     parts_j: dict[str, float]
     """All of it by what it goes to, ``idle`` included."""

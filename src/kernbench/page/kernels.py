@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kernbench.saved import SavedRun
 
 MOST_KERNELS = 200
-"""Those with the most time; the page says how many there are besides."""
+"""The most kernels of a page, those with the most time; it says how many there are besides."""
 MOST_WITH_LINES = 60
 _MATRIX_PEAKS = ("float8_e4m3fn", "float16", "tf32", "float32")
 """Element types whose peak rates are drawn as roofs, where the machine has them."""

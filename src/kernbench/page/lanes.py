@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kernbench.op_log import OpLog
 
 MOST_SLICES = 1_000_000
-"""Of all lanes of a page: what a browser draws without delay, in 8 MB."""
+"""The most slices of all lanes of a page: what a browser draws without delay, in 8 MB."""
 LEAST_OF_LANE = 500
 MOST_ENGINE_SLICES = 200_000
 LEAST_OF_ENGINE = 8
@@ -40,7 +40,7 @@ class _Lane:
     start_ps: list[int] = field(default_factory=list)
     end_ps: list[int] = field(default_factory=list)
     late_ps: list[int] = field(default_factory=list)
-    """Of a collective: how long others had not come yet."""
+    """For a collective, how long others had not come yet."""
     thing: list[int] = field(default_factory=list)
     launch: list[int] = field(default_factory=list)
 

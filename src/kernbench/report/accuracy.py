@@ -46,7 +46,7 @@ class FamilyReport(FamilyAccuracy):
     """What such a family takes of the ranks' time besides."""
 
     share: float
-    """Of the time of all ranks."""
+    """Share of the time of all ranks."""
 
 
 @cache

@@ -160,7 +160,7 @@ class _TraceWriter:
         ]
         self.hbm_bytes = self.timeline.spans.shares(totals)
         self.power: list[tuple[Column, Column]] | None = None
-        """By rank, once it is asked for."""
+        """The power of each rank, once it is asked for."""
         self.transfers_of: dict[Template, list[tuple[int, int, int, int]]] = {}
         # Where arrows may begin and end: launches by (rank, name, number); stream slices by
         # (instance, position).

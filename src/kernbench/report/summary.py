@@ -102,7 +102,8 @@ class Report(TypedDict):
     energy: NotRequired[EnergyReport]
     """Left out for a machine that says nothing of energy."""
     cost_usd: NotRequired[float]
-    """Of all devices for the time of the run; left out where nothing says what one costs."""
+    """The cost of all devices for the time of the run; left out where nothing says what one
+    costs."""
 
 
 def build_report(

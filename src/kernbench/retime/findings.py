@@ -41,9 +41,9 @@ K = TypeVar("K", int, str, tuple[str, int])
 _MOST_KERNELS = 6
 """Kernels of which each is tried without time, those that ranks spend most time on."""
 _MOST_LINES = 3
-"""Of the program, of which each is tried without its hosts' time."""
+"""The most lines of the program of which each is tried without its hosts' time."""
 _LEAST_SHARE = 0.001
-"""Of the run: what has less is not tried, and what saves less is no finding."""
+"""The least share of the run: what has less is not tried, and what saves less is no finding."""
 _SHOWN_LAUNCHES = 3
 
 MACHINE = (
@@ -122,7 +122,7 @@ class Finding(TypedDict):
     detail: str
     """How often that was something else then, or the source line; empty where neither is said."""
     gain_ns: float
-    """By how much sooner the run has ended then."""
+    """How much sooner the run has ended then."""
     time_ns: float
     """How long that run has taken."""
     spent_ns: float

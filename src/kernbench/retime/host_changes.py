@@ -1,4 +1,4 @@
-"""What ranks would do with less time of their hosts: changed actions of a kept run (ADR-0197).
+"""What ranks would do with less time of their hosts: changed actions of a kept run (ADR-0156).
 
 An action that is left out becomes one that does nothing, as others name actions by their places.
 """
@@ -176,7 +176,7 @@ class _GraphedActions:
     first: int
     """The place of the first operation; the second one follows on its stream."""
     places: Sequence[int]
-    """Those of all others."""
+    """The places of all others."""
     num_nodes: int
 
 

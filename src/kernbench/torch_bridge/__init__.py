@@ -63,7 +63,7 @@ def run_torchrun(
     """Run a program as ``torchrun --nproc-per-node nprocs FILE ARGS`` would, inside ``context``.
 
     With several nodes there are ``nprocs`` ranks on each, as many as a node of the machine has
-    devices (ADR-0165).
+    devices (ADR-0062).
 
     ``argv`` becomes the program's ``sys.argv``: its file and its arguments. ``shown`` are the ranks
     whose output is shown (None: all), each line prefixed with the rank's number if ``with_rank``;

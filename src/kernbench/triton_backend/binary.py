@@ -16,7 +16,7 @@ from kernbench.kernel_time import ThreadBlock
 
 _MOST_LISTED = 5
 MOST_THREADS = 1024
-"""Of one block, on GPUs of NVIDIA and of AMD."""
+"""The most threads of one block, on GPUs of NVIDIA and of AMD."""
 
 
 class Room(Protocol):

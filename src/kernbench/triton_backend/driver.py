@@ -70,7 +70,7 @@ class KernbenchDriver(DriverBase):  # type: ignore[misc]  # Triton ships no type
         return ty
 
     def get_current_target(self) -> Any:
-        """Return the target as the caller should see it (ADR-0105).
+        """Return the target as the caller should see it (ADR-0006).
 
         Triton chooses the compiler by the answer; a program and the kernels that it compiles choose
         only their own way.

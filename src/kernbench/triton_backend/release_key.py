@@ -18,7 +18,7 @@ from triton.runtime import cache as triton_cache
 
 _ROOT = Path(triton.__file__).parent
 _FOLDERS = ("_C", "backends", "compiler", "language", "runtime")
-"""Those that Triton reads for it, and what lies next to them."""
+"""The folders that Triton reads for it, and what lies next to them."""
 _FILENAME = "triton.key"
 _compute = triton_cache.triton_key
 

@@ -1,4 +1,4 @@
-"""Triton's cache on disk, in which a damaged entry counts as missing (ADR-0111 D2).
+"""Triton's cache on disk, in which a damaged entry counts as missing (ADR-0110 D7).
 
 Triton takes what it finds: of a file that was cut or changed it raises whatever reading it raises,
 in every process, or launches another kernel. So a digest of every artefact is kept next to them.

@@ -88,14 +88,12 @@ def test_a_constant_that_no_row_depends_on_is_left_with_its_source(
     assert after.spec.sources["sip.pe.gemm.efficiency"].startswith("fitted to ")
 
 
-@pytest.mark.adr("0081-D2")
 def test_hbm_and_the_cache_have_latencies_of_their_own() -> None:
     data = yaml.safe_load(machine_text("a100-sxm-80g")[0])
     found = {each.key: each.tied for each in constants_of(Category.GEMM, data)}
     assert found["sip.cube.hbm_latency_ns"] == found["sip.cache.latency_ns"] == ()
 
 
-@pytest.mark.adr("0081-D4")
 def test_a_fit_does_not_time_what_cannot_be_fastest(
     measured: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

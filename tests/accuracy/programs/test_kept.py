@@ -34,7 +34,7 @@ def program_in(folder: Path) -> Program:
     return Program(script=script, args=("--config", str(folder / "small.toml")), folder=folder)
 
 
-@pytest.mark.adr("0147-D1")
+@pytest.mark.adr("0131-D4")
 def test_an_answer_is_found_again_wherever_the_scripts_lie(tmp_path: Path) -> None:
     kept = tmp_path / "kept.jsonl"
     here, there = (ProgramFiles(folder=tmp_path / name, kept=kept) for name in ("one", "two"))
@@ -53,7 +53,7 @@ def test_an_answer_is_found_again_wherever_the_scripts_lie(tmp_path: Path) -> No
     assert str(tmp_path) not in line
 
 
-@pytest.mark.adr("0147-D1")
+@pytest.mark.adr("0131-D4")
 def test_names_are_as_they_were_before_programs_had_nodes(tmp_path: Path) -> None:
     kept = KeptAnswers(ProgramFiles(folder=Path("/programs"), kept=tmp_path / "kept.jsonl"))
     program = Program(script=Path("/programs/train.py"), args=("--steps", "2"), ranks=2)
@@ -62,7 +62,7 @@ def test_names_are_as_they_were_before_programs_had_nodes(tmp_path: Path) -> Non
     assert len({kept._id(each, "h100-sxm") for each in (program, *others)}) == 3
 
 
-@pytest.mark.adr("0147-D2")
+@pytest.mark.adr("0131-D5")
 def test_a_loop_that_has_changed_is_another_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +106,7 @@ def test_a_runner_runs_what_is_not_kept_and_keeps_it_with_its_reason(
     assert len(asked) == 3
 
 
-@pytest.mark.adr("0147-D2")
+@pytest.mark.adr("0131-D5")
 def test_a_page_says_how_many_programs_were_run_with_what(tmp_path: Path) -> None:
     kept = tmp_path / "kept.jsonl"
     assert said_of(kept) == "no program was run"

@@ -21,7 +21,6 @@ from kernbench.accuracy.programs.loops.timing import seconds_of  # noqa: E402
 from kernbench.accuracy.programs.loops.timm_benchmark import check_size  # noqa: E402
 
 
-@pytest.mark.adr("0215-D1")
 @pytest.mark.parametrize(("waits", "order"), [(True, "w sw sw w"), (False, "w s s w")])
 def test_hosts_wait_after_each_step_of_a_loop_that_does(
     monkeypatch: pytest.MonkeyPatch, waits: bool, order: str
@@ -56,7 +55,6 @@ def test_checkpoints_are_classes_of_their_library() -> None:
         assert hasattr(transformers, name)
 
 
-@pytest.mark.adr("0162-D2")
 @pytest.mark.parametrize(
     ("network", "parameters"),
     [
@@ -77,7 +75,6 @@ def test_networks_have_the_published_numbers_of_parameters(network: str, paramet
     assert scores.shape == (2, 1000)
 
 
-@pytest.mark.adr("0200-D4")
 @pytest.mark.parametrize(("dims", "millions"), [(2, 20.6), (3, 31.2)])
 def test_a_u_net_has_as_many_weights_as_nnunets(dims: int, millions: float) -> None:
     with torch.device("meta"):
@@ -88,7 +85,6 @@ def test_a_u_net_has_as_many_weights_as_nnunets(dims: int, millions: float) -> N
     assert scores.shape == (1, 4, *unet_training.SIZES[dims])
 
 
-@pytest.mark.adr("0200-D4")
 def test_the_loss_of_a_u_net_is_that_of_its_definition() -> None:
     scores = torch.log(torch.tensor([[[[0.1, 0.7]], [[0.6, 0.1]], [[0.2, 0.1]], [[0.1, 0.1]]]]))
     labels = torch.tensor([[[[1, 0]]]])
@@ -99,7 +95,6 @@ def test_the_loss_of_a_u_net_is_that_of_its_definition() -> None:
     assert float(loss) == pytest.approx(dice + entropy, abs=1e-4)
 
 
-@pytest.mark.adr("0162-D3")
 def test_another_network_of_that_name_ends_the_program() -> None:
     check_size([25.6, 21.8], 21.8)
     check_size([0.334], 0.33)
@@ -107,7 +102,6 @@ def test_another_network_of_that_name_ends_the_program() -> None:
         check_size([25.6], 15.4)
 
 
-@pytest.mark.adr("0162-D3")
 def test_columns_give_what_a_convolution_of_three_dims_gives() -> None:
     torch.manual_seed(0)
     for bias, size, step in ((True, (3, 3, 1), 1), (False, (2, 1, 3), (2, 1, 1))):
@@ -132,7 +126,6 @@ class Attention(torch.nn.Module):  # type: ignore[name-defined]
         return attn @ v
 
 
-@pytest.mark.adr("0203-D4")
 def test_scores_are_scaled_after_their_product() -> None:
     model = torch.nn.Sequential(Attention())
     x = torch.randn(2, 9, 16)

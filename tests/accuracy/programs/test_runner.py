@@ -110,7 +110,7 @@ def test_what_keeps_a_program_from_a_time_is_said(runner: ProgramRunner, tmp_pat
     assert runner.step_us(Program(script=ranks.script, ranks=2), MACHINE) in (7000, 17000)
 
 
-@pytest.mark.adr("0147-D3")
+@pytest.mark.adr("0131-D6")
 def test_a_step_of_small_operations_is_the_hosts(runner: ProgramRunner, tmp_path: Path) -> None:
     """The twin is the program of 2 GiB above, whose building does not count."""
     text = (
@@ -173,7 +173,6 @@ print(f"step {kernels} ms")
 """
 
 
-@pytest.mark.adr("0205-D2")
 def test_a_broadcast_of_many_tensors_is_a_kernel_of_its_own_where_a_compiler_writes_it(
     runner: ProgramRunner, tmp_path: Path
 ) -> None:

@@ -55,7 +55,7 @@ def test_a_program_may_hear_of_a_gpu_while_triton_compiles_for_kernbench(
     assert f"TARGET.backend='{target}'" in out
 
 
-@pytest.mark.adr("0045-D2")
+@pytest.mark.adr("0042-D8")
 @pytest.mark.parametrize(
     ("options", "factor"),
     [
@@ -74,7 +74,6 @@ def test_the_command_line_chooses_how_tf32_is_computed(
     assert f"each is {factor}" in out
 
 
-@pytest.mark.adr("0223-D4")
 def test_a_report_names_kernels_that_spill(run: Run) -> None:
     Path("large.py").write_text(
         "import sys, triton, triton.language as tl\n"

@@ -117,7 +117,7 @@ def test_an_interrupt_in_a_finalizer_is_not_lost() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.adr("0111-D1")
+@pytest.mark.adr("0110-D6")
 def test_an_interrupt_waits_until_an_extension_module_is_initialised() -> None:
     """Its C++ calls Python, and has no place for an exception."""
     after: list[str] = []

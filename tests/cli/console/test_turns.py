@@ -60,7 +60,7 @@ def calls_a_library(noted: Noted) -> None:
 
 
 @carriers
-@pytest.mark.adr("0204-D1", "0204-D2")
+@pytest.mark.adr("0060-D5", "0060-D6")
 @pytest.mark.parametrize(
     ("body", "doing"),
     [
@@ -132,7 +132,7 @@ def looks(simulation: Simulation, turns: Turns) -> list[bool]:
 
 
 @pytest.mark.usefixtures("half_turns")
-@pytest.mark.adr("0204-D1")
+@pytest.mark.adr("0060-D5")
 def test_a_line_is_noted_once_and_only_of_ranks_that_keep_others_waiting() -> None:
     once = [False, False, True, False, False, False]
     assert noted(looks) == [once, [False] * 6]
@@ -140,7 +140,7 @@ def test_a_line_is_noted_once_and_only_of_ranks_that_keep_others_waiting() -> No
 
 
 @pytest.mark.usefixtures("half_turns")
-@pytest.mark.adr("0204-D1")
+@pytest.mark.adr("0060-D5")
 def test_ranks_that_give_way_are_not_noted_however_long_they_run() -> None:
     def gives_way(simulation: Simulation, turns: Turns) -> list[str | None]:
         found = []
@@ -153,7 +153,7 @@ def test_ranks_that_give_way_are_not_noted_however_long_they_run() -> None:
 
 
 @pytest.mark.usefixtures("half_turns")
-@pytest.mark.adr("0204-D1")
+@pytest.mark.adr("0060-D5")
 def test_a_rank_that_stands_at_a_debuggers_prompt_is_not_noted() -> None:
     def stands(simulation: Simulation, turns: Turns) -> list[bool]:
         values = {"__name__": "bdb", "looks": looks, "given": (simulation, turns)}

@@ -22,7 +22,7 @@ def names(machine: Machine, src: int, dst: int) -> list[str]:
     return [machine.links[link].name for link in machine.route(src, dst)]
 
 
-@pytest.mark.adr("0175-D1")
+@pytest.mark.adr("0034-D7")
 def test_a_route_takes_the_spine_only_to_another_leaf() -> None:
     machine = leafy("8x2", nodes=4, oversubscription=2)
     assert names(machine, 0, 1) == ["sip0->switch0", "switch0->sip1"]
@@ -41,7 +41,7 @@ def test_a_route_takes_the_spine_only_to_another_leaf() -> None:
     }
 
 
-@pytest.mark.adr("0175-D1")
+@pytest.mark.adr("0034-D7")
 def test_on_rails_a_switch_has_the_ports_of_one_place() -> None:
     machine = leafy("8x2", nodes=4, ports="rail", oversubscription=4)
     assert names(machine, 0, 6) == ["sip0->leaf0", "leaf0->sip6"]
@@ -54,7 +54,7 @@ def test_on_rails_a_switch_has_the_ports_of_one_place() -> None:
     assert {link.bandwidth_gbps for link in machine.links[machine.first_leaf_link :]} == {50}
 
 
-@pytest.mark.adr("0175-D1")
+@pytest.mark.adr("0034-D7")
 def test_static_routes_take_the_link_of_the_port_they_lead_to() -> None:
     machine = leafy("8x2", nodes=4, routing="static", uplinks=4)
     spine = machine.links[machine.first_leaf_link :]
@@ -66,7 +66,7 @@ def test_static_routes_take_the_link_of_the_port_they_lead_to() -> None:
     assert ups == {dst: machine.route(7, dst)[1] for dst in range(8, 16)}
 
 
-@pytest.mark.adr("0175-D1")
+@pytest.mark.adr("0034-D7")
 def test_a_dragonfly_has_a_link_between_any_two_groups() -> None:
     machine = leafy("6x2", nodes=2, topology="dragonfly", latency_ns=700)
     assert names(machine, 0, 11) == ["sip0->leaf0", "leaf0->leaf2", "leaf2->sip11"]
@@ -75,7 +75,7 @@ def test_a_dragonfly_has_a_link_between_any_two_groups() -> None:
     assert {(int(link.bandwidth_gbps), link.latency_ps) for link in between} == {(100, 700_000)}
 
 
-@pytest.mark.adr("0175-D1")
+@pytest.mark.adr("0034-D7")
 @pytest.mark.parametrize(
     "leaves",
     [
@@ -101,7 +101,7 @@ def test_routes_of_many_are_those_of_each(leaves: dict[str, object]) -> None:
         assert at == dst
 
 
-@pytest.mark.adr("0175-D3")
+@pytest.mark.adr("0034-D9")
 @pytest.mark.parametrize(
     ("keys", "message"),
     [

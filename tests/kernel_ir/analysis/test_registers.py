@@ -145,7 +145,6 @@ UNLOOPED = [
 ]
 
 
-@pytest.mark.adr("0223-D1", "0223-D2")
 @pytest.mark.parametrize(("name", "size", "warps", "registers", "stored", "loaded"), UNLOOPED)
 def test_programs_without_a_loop_spill_what_ptxas_spills(
     name: str, size: int, warps: int, registers: int, stored: int, loaded: int

@@ -166,8 +166,6 @@ def _renamed(value: Any, names: dict[int, int]) -> Any:
     return kind(**changes)
 
 
-@pytest.mark.adr("0079-D1")
-@pytest.mark.adr("0079-D2")
 @QUICK
 @given(
     programs=st.integers(4, 9),
@@ -201,7 +199,6 @@ def test_a_shared_loop_does_what_each_path_does(
     check_against_alone(device)
 
 
-@pytest.mark.adr("0079-D1")
 @pytest.mark.parametrize("programs", [4, 7, 12])
 def test_loops_in_and_after_shared_loops_are_shared(programs: int) -> None:
     device = Keeping()
@@ -220,7 +217,6 @@ def test_loops_in_and_after_shared_loops_are_shared(programs: int) -> None:
     check_against_alone(device)
 
 
-@pytest.mark.adr("0079-D1")
 @pytest.mark.parametrize("n", [1, 50, 6 * BLOCK, 200])
 def test_the_bytes_that_the_longest_program_touches_are_found(n: int) -> None:
     device = Keeping()
@@ -242,7 +238,6 @@ def test_the_bytes_that_the_longest_program_touches_are_found(n: int) -> None:
     check_against_alone(device)
 
 
-@pytest.mark.adr("0079-D2")
 def test_a_loop_without_a_closed_form_is_evaluated_path_by_path() -> None:
     device = Keeping()
     x = RNG.integers(-9, 9, 200).astype(np.float32)
@@ -272,7 +267,6 @@ def test_who_skips_a_loop_is_a_group_of_its_own() -> None:
     assert [len(group.trips) for group in device.last.groups] == [0, 1]
 
 
-@pytest.mark.adr("0079-D2")
 def test_parts_that_skip_a_loop_are_not_tried_again_without_sharing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -55,7 +55,7 @@ def test_residency_follows_from_the_limits_of_an_sm(
 
 
 # By hand from those of CDNA 3: 32 waves of 64 lanes, 512 KiB of registers, 64 KiB of shared memory.
-@pytest.mark.adr("0142-D4")
+@pytest.mark.adr("0136-D8")
 @pytest.mark.parametrize(
     ("block", "expected"),
     [
@@ -91,7 +91,6 @@ def test_many_warps_leave_each_thread_few_registers() -> None:
     assert spilled_bytes(cdna, 8, 258) == (258 - 256) * 4 * 512 * 4
 
 
-@pytest.mark.adr("0223-D1")
 def test_a_tile_that_no_thread_can_hold_leaves_few_registers() -> None:
     fits = replace(ONE, registers=290, tile_registers=255)
     assert resident_blocks(fits, H100) == 2
@@ -103,7 +102,6 @@ def test_a_tile_that_no_thread_can_hold_leaves_few_registers() -> None:
     assert spilled_registers(replace(given_up, architecture=NO_CUDA), H100) == 290 - 255
 
 
-@pytest.mark.adr("0223-D3")
 def test_spilled_registers_leave_an_sm_that_has_no_room_for_them() -> None:
     def beyond(sip: SipSpec, active: int, **changes: int) -> tuple[Fraction, Fraction]:
         assert sip.pe.warps is not None
@@ -173,7 +171,6 @@ def test_small_tiles_cost_more_per_element_of_the_result() -> None:
 
 # By hand: of 64 x 128 elements of float16, 64 deep, wgmma reads (64 + 128) * 64 * 2 bytes of shared
 # memory, and loads write as many: 384 cycles at 128 bytes each, where the matrix unit takes 297.
-@pytest.mark.adr("0217-D2")
 def test_copies_of_factors_take_their_part_of_shared_memory() -> None:
     assert H100.pe.warps is not None
     costs = BlockCosts(ONE, H100.pe.warps, H100)
@@ -184,7 +181,6 @@ def test_copies_of_factors_take_their_part_of_shared_memory() -> None:
     assert copied == pytest.approx(2 * size / 128 / 1.83 * 1000, rel=0.01)
 
 
-@pytest.mark.adr("0217-D2")
 def test_what_is_loaded_before_a_loop_is_copied_once() -> None:
     ((loop, *_),) = (group.body for group in gemm_trace(64, 128, 256, (64, 128, 32)).groups)
     assert isinstance(loop, Loop)
@@ -239,7 +235,6 @@ def rows_of_softmax(x, out, n, BLOCK: tl.constexpr):
     tl.store(out + row * n + at, powers / tl.sum(powers, 0))
 
 
-@pytest.mark.adr("0223-D1", "0223-D3")
 def test_few_warps_spill_a_large_tile_without_a_loop_too() -> None:
     def took(machine: str, size: int, warps: int) -> tuple[float, dict[str, Any]]:
         with RuntimeContext(machine=machine, data=False) as torch:
@@ -293,7 +288,7 @@ def scaled_products(a, b, scales, out, K, step, M: tl.constexpr, B: tl.constexpr
     tl.store(out + m[:, None] * M + m[None, :], total)
 
 
-@pytest.mark.adr("0142-D2")
+@pytest.mark.adr("0136-D6")
 def test_loads_that_feed_no_product_wait_for_their_iteration_unless_they_are_near() -> None:
     def time_ms(step: int, stages: int) -> float:
         with RuntimeContext(machine="h100-sxm", data=False) as torch:
@@ -313,7 +308,7 @@ def test_loads_that_feed_no_product_wait_for_their_iteration_unless_they_are_nea
     assert time_ms(1, 5) < 0.7 * time_ms(64, 5)
 
 
-@pytest.mark.adr("0142-D3")
+@pytest.mark.adr("0136-D7")
 def test_products_of_few_rows_of_8_bit_floats_are_converted_on_hopper() -> None:
     def costs(architecture: int, sip: SipSpec) -> BlockCosts:
         block = replace(ONE, architecture=architecture)

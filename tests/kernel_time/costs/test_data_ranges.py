@@ -1,4 +1,4 @@
-"""Equal addresses cost the same, however they are written (ADR-0100)."""
+"""Equal addresses cost the same, however they are written (docs/model/cache.md)."""
 
 from __future__ import annotations
 

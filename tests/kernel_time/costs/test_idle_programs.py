@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from kernbench.commands import UNKNOWN_LINE, DmaRead, Predicate, Tile
 from kernbench.dtypes import int32
@@ -13,7 +12,6 @@ from tests.kernel_time.kernel_traces import access, gemm_trace, only_gemm, trace
 LOOK = DmaRead(Tile(9, (), int32), access(0, (), int32), Predicate(()), None, UNKNOWN_LINE)
 
 
-@pytest.mark.adr("0217-D3")
 def test_programs_that_only_look_for_work_are_told_from_those_that_do() -> None:
     working = (LOOK, *only_gemm(16, 16, 16))
     found = working_ids(trace_of(([0, 2, 5], working), ([1, 3], (LOOK,)), ([4], ())))

@@ -137,8 +137,6 @@ def overlap_in_part(boxes: list[set[int]], stride: int) -> bool:
     return not origins
 
 
-@pytest.mark.adr("0090-D1")
-@pytest.mark.adr("0090-D2")
 @settings(max_examples=150, deadline=None)
 @given(shape=launches(), num_pes=st.integers(1, 6))
 # The last elements of a loop's rows are the first ones of the rows that are read after it.
@@ -197,7 +195,6 @@ def causal_attention(heads: int, blocks: int, split: bool) -> KernelTrace:
     return by_path(trace) if split else trace
 
 
-@pytest.mark.adr("0090-D1")
 @pytest.mark.parametrize("split", [False, True], ids=["whole", "by path"])
 @pytest.mark.parametrize("blocks", [3, 8, 11])
 def test_the_keys_of_a_causal_head_come_from_hbm_once_per_wave(blocks: int, split: bool) -> None:
@@ -235,7 +232,6 @@ def only_load(trace: KernelTrace) -> tuple[ProgramGroup, Loop, DmaRead]:
     return group, loop, load
 
 
-@pytest.mark.adr("0090-D2")
 def test_reads_that_are_no_boxes_and_launches_of_one_length_are_counted_as_ever() -> None:
     one_length = [gemm_trace(256, 256, 256), trace_of(([0, 2], only_gemm(64, 64, 64)), ([1], ()))]
     for trace in one_length:
@@ -256,7 +252,6 @@ def test_reads_that_are_no_boxes_and_launches_of_one_length_are_counted_as_ever(
     assert (found.shares, found.room) == ({}, 1 << 20)
 
 
-@pytest.mark.adr("0090-D2")
 def test_programs_that_a_mask_switches_off_read_nothing() -> None:
     trace = launch([1, 2, 3, 4], [Site(4, 8, 8, (0, 0, 0, 0), 32)], [])
     group, loop, load = only_load(trace)

@@ -68,7 +68,6 @@ sizes = given(
 )
 
 
-@pytest.mark.adr("0202-D1")
 @settings(max_examples=40, deadline=None)
 @sizes
 def test_programs_of_a_wave_load_a_burst_once_that_each_uses_a_part_of(
@@ -80,7 +79,6 @@ def test_programs_of_a_wave_load_a_burst_once_that_each_uses_a_part_of(
     assert schedule_kernel(trace, machine_with(), 0).hbm_bytes == bytes_in_bursts(addresses)
 
 
-@pytest.mark.adr("0202-D2")
 @settings(max_examples=40, deadline=None)
 @sizes
 def test_a_written_back_cache_gathers_what_programs_store_of_a_burst(
@@ -95,7 +93,6 @@ def test_a_written_back_cache_gathers_what_programs_store_of_a_burst(
     assert through == sum(BURST * pixels for _ in addresses)
 
 
-@pytest.mark.adr("0202-D3")
 def test_each_program_asks_the_cache_for_its_bursts() -> None:
     """Neighbours share what HBM moves, and none of what crosses the cache."""
     slow = {"cube__hbm_bandwidth_gbps": 1e6, "cache__bandwidth_gbps": 100, "front_end_us": 0}
@@ -111,7 +108,6 @@ def test_each_program_asks_the_cache_for_its_bursts() -> None:
     assert narrow.duration_ps == pytest.approx((1 + 1 / 16) * bursts_ps, rel=0.02)
 
 
-@pytest.mark.adr("0202-D4")
 @settings(max_examples=40, deadline=None)
 @given(
     programs=st.integers(1, PES),
@@ -152,7 +148,6 @@ def test_loads_of_the_same_bursts_move_them_once(
         assert template.hbm_bytes == BURST * once
 
 
-@pytest.mark.adr("0202-D4")
 @pytest.mark.parametrize("capacity_mib", [1, 64])
 def test_a_later_loop_finds_what_programs_of_a_wave_have_left_in_the_cache(
     capacity_mib: int,
@@ -178,7 +173,6 @@ def test_a_later_loop_finds_what_programs_of_a_wave_have_left_in_the_cache(
     assert found == rows * row_bytes * (1 if capacity_mib > 4 else 2)
 
 
-@pytest.mark.adr("0211-D2")
 def test_schedules_keep_at_most_a_number_for_each_program() -> None:
     machine = load_machine("rtx-4090", 1)
     trace, _ = channels_last(64, 3, 2, reads=True, writes=True)
@@ -197,7 +191,6 @@ def test_schedules_keep_at_most_a_number_for_each_program() -> None:
     assert build_waves(trace, machine.sip, queued) is waves
 
 
-@pytest.mark.adr("0211-D2")
 def test_loops_keep_their_terms_in_schedules() -> None:
     steps, tile = 8 * np.arange(4), Tile(0, (4,), float16)
     inside = access(0, (4,), float16, P=64 * np.arange(8), K=steps, R=2 * np.arange(4))

@@ -85,7 +85,6 @@ def _runs(
             found[node.site] = count
 
 
-@pytest.mark.adr("0079-D3")
 @settings(max_examples=10, deadline=None)
 @given(
     seed=st.integers(0, 1 << 32),
@@ -152,7 +151,6 @@ def ragged_launch(
     )
 
 
-@pytest.mark.adr("0079-D3")
 @pytest.mark.parametrize("machine", [AHBM, GPU], ids=["ahbm", "a100"])
 @settings(max_examples=8, deadline=None)
 @given(

@@ -21,9 +21,9 @@ from kernbench.kernel_time.launch.residency import place_blocks
 def one_by_one(
     kinds: list[int], found: BlockTimes, num_pes: int, room: int
 ) -> tuple[list[int], list[int], int]:
-    """Return when and where blocks begin, and when the last one ends: ADR-0142, word by word.
+    """Return when and where blocks begin, and when the last one ends (docs/model/kernels.md).
 
-    Where a block needs nothing of a resource, it does not wait for it (ADR-0217).
+    Where a block needs nothing of a resource, it does not wait for it (docs/model/kernels.md).
     """
     free, running = [0] * num_pes, [[0] * room for _ in range(num_pes)]
     served = [0] * found.shared_ps.shape[1]
@@ -49,7 +49,7 @@ def times(own: int, shared: list[int], duration: int) -> BlockTimes:
 
 # By hand: four multiprocessors, room for three blocks on each, which need 10 ps of an engine there
 # and take 100 ps: all of the first twelve begin within 20 ps, the next as the first end.
-@pytest.mark.adr("0142-D1")
+@pytest.mark.adr("0136-D5")
 @pytest.mark.parametrize(
     ("blocks", "shared", "expected"),
     [
@@ -66,7 +66,6 @@ def test_all_blocks_that_fit_begin_together(blocks: int, shared: list[int], expe
 
 
 # HBM serves the first of two blocks for 100 ps; what is between them ends at once and makes room.
-@pytest.mark.adr("0217-D3")
 @pytest.mark.parametrize("num_blocks", [3, 96])
 def test_blocks_without_work_wait_for_nothing(num_blocks: int) -> None:
     owner = np.ones(num_blocks, dtype=np.int64)
@@ -107,7 +106,6 @@ def test_runs_of_blocks_are_placed_as_single_ones(
     assert (starts.tolist(), pes.tolist(), makespan_ps) == expected
 
 
-@pytest.mark.adr("0211-D4")
 @given(
     pattern=st.lists(st.integers(0, 2), min_size=1, max_size=7),
     times_of=st.lists(st.tuples(*(st.integers(0, 50),) * 4), min_size=3, max_size=3),
@@ -135,7 +133,6 @@ def test_blocks_that_repeat_are_placed_as_single_ones(
     assert (starts.tolist(), pes.tolist(), makespan_ps) == expected
 
 
-@pytest.mark.adr("0211-D4")
 def test_what_repeats_is_placed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven kinds in turn that memory holds up, on eleven multiprocessors with three blocks each.
 
@@ -209,7 +206,7 @@ def small_products(a, b, out, K, M: tl.constexpr, B: tl.constexpr):
     tl.store(out + (row + m)[:, None] * M + m[None, :], total)
 
 
-@pytest.mark.adr("0142-D1")
+@pytest.mark.adr("0136-D5")
 def test_twice_as_many_blocks_take_as_long_where_latency_decides() -> None:
     def time_ms(blocks: int) -> float:
         with RuntimeContext(machine="h100-sxm", data=False) as torch:

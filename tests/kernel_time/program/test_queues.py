@@ -3,7 +3,6 @@
 from typing import Any, get_args
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,7 +51,6 @@ def cost_at(taken: Overlapped, iteration: dict[int, int]) -> int:
     return cost
 
 
-@pytest.mark.adr("0081-D1")
 @given(loads())
 def test_a_load_is_there_when_every_resource_has_served_it_and_those_before(
     asked: list[Load],

@@ -24,7 +24,7 @@ def always_split(m: int, n: int, k: int, dtype: DType, sip: SipSpec) -> GemmTile
     return SPLIT
 
 
-@pytest.mark.adr("0037-D2")
+@pytest.mark.adr("0014-D6")
 def test_a_library_picks_the_tiles_of_products_of_matrices() -> None:
     rng = np.random.default_rng(0)
     x, w, bias = (rng.standard_normal(s).astype(np.float32) for s in ((2, 3, 70), (70, 40), (40,)))
@@ -49,7 +49,7 @@ def test_a_library_picks_the_tiles_of_products_of_matrices() -> None:
             ops.use_tiles(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.adr("0037-D2")
+@pytest.mark.adr("0014-D6")
 @pytest.mark.parametrize("sizes", [(16, 4608, 6144), (300, 1024, 512), (1, 512, 2048)], ids=str)
 def test_a_product_of_a_run_takes_the_time_that_its_tile_was_chosen_for(
     sizes: tuple[int, int, int],

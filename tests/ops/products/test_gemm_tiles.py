@@ -43,7 +43,6 @@ VECTOR_TILES = [
 ]
 
 
-@pytest.mark.adr("0078-D1")
 @pytest.mark.parametrize("tile", VECTOR_TILES, ids=str)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("shape", [(1, 5, 7), (1, 70, 200), (3, 33, 64)], ids=str)

@@ -40,7 +40,6 @@ def product(m: int, n: int, k: int) -> Callable[[Any], Any]:
     return call
 
 
-@pytest.mark.adr("0082-D1")
 @pytest.mark.parametrize(("n", "k"), [(256, 256), (1024, 4096), (4096, 2048)])
 def test_a_row_takes_the_vector_tile_that_the_tuner_finds_fastest(n: int, k: int) -> None:
     tuner, problem = GemmTuner(), Problem(1, n, k, float16)
@@ -52,7 +51,6 @@ def test_a_row_takes_the_vector_tile_that_the_tuner_finds_fastest(n: int, k: int
     assert one < 0.9 * two
 
 
-@pytest.mark.adr("0082-D1")
 def test_engines_that_read_shared_memory_and_batches_keep_the_matrix_kernel() -> None:
     machine = load_machine("h100-sxm", 1)
     one, two = (duration_us(machine, product(m, 512, 512)) for m in (1, 2))
@@ -69,7 +67,6 @@ def test_engines_that_read_shared_memory_and_batches_keep_the_matrix_kernel() ->
     assert one == pytest.approx(two, rel=0.02)
 
 
-@pytest.mark.adr("0082-D2")
 def test_a_row_is_timed_once_per_shape_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     timed: list[Any] = []
     module: Any = row_products
@@ -92,7 +89,6 @@ def test_a_row_is_timed_once_per_shape_and_machine(monkeypatch: pytest.MonkeyPat
     assert timed[once:] == [second] * once
 
 
-@pytest.mark.adr("0082-D3")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("activation", [None, "relu", "silu"])
 def test_a_row_has_its_bias_and_activation(dtype: str, activation: str | None) -> None:

@@ -138,7 +138,7 @@ SUMMED = 2e-6 * np.sqrt(K)
 """What float32 sums of K products of normal numbers differ by, at most, from exact ones."""
 
 
-@pytest.mark.adr("0045-D1")
+@pytest.mark.adr("0042-D7")
 @pytest.mark.parametrize("how", ["composite", "tile by tile", "on data"])
 @pytest.mark.parametrize("precision", ["unsaid", "tf32"])
 def test_tf32_rounds_the_operands_on_every_path(how: str, precision: str) -> None:
@@ -151,13 +151,13 @@ def test_tf32_rounds_the_operands_on_every_path(how: str, precision: str) -> Non
     assert worst(actual, exactly(a, b)) > 10 * SUMMED
 
 
-@pytest.mark.adr("0045-D1")
+@pytest.mark.adr("0042-D7")
 def test_a_kernel_that_says_ieee_gets_float32() -> None:
     a, b = matrices()
     assert worst(product(a, b, "ieee"), exactly(a, b)) < SUMMED
 
 
-@pytest.mark.adr("0045-D2")
+@pytest.mark.adr("0042-D8")
 @pytest.mark.parametrize("how", [product, counted_product])
 def test_a_run_chooses_how_tf32_is_computed(how: Any) -> None:
     a, b = matrices()
@@ -175,7 +175,7 @@ def test_another_way_is_refused(given: Any) -> None:
         RuntimeContext(tf32=given)
 
 
-@pytest.mark.adr("0045-D3")
+@pytest.mark.adr("0042-D9")
 def test_a_machine_without_the_engine_computes_in_float32() -> None:
     a, b = matrices()
     for precision in ("tf32", "tf32x3", "bf16x3"):
@@ -185,7 +185,7 @@ def test_a_machine_without_the_engine_computes_in_float32() -> None:
     assert worst(product(a, b, "bf16x3", machine="mi210"), product(a, b, "ieee")) > 0
 
 
-@pytest.mark.adr("0045-D3")
+@pytest.mark.adr("0042-D9")
 def test_what_is_computed_in_float32_takes_its_time() -> None:
     sip = load_machine("v100", 1).sip
     assert {sip.float32_passes(each) for each in ("tf32", "tf32x3", "bf16x6")} == {("float32", 1)}
@@ -200,7 +200,7 @@ def parts_of(x: Array, count: int, narrow: Any) -> list[Array]:
     return parts
 
 
-@pytest.mark.adr("0045-D4")
+@pytest.mark.adr("0042-D10")
 @pytest.mark.parametrize(
     ("precision", "count", "narrow"),
     [("tf32x3", 2, to_ten_bits), ("bf16x3", 2, to_bfloat16), ("bf16x6", 3, to_bfloat16)],
@@ -216,7 +216,7 @@ def test_several_passes_multiply_the_parts_of_the_operands(
     assert worst(product(a, b, precision), expected) < SUMMED
 
 
-@pytest.mark.adr("0045-D4")
+@pytest.mark.adr("0042-D10")
 @pytest.mark.parametrize("precision", ["tf32x3", "bf16x3", "bf16x6"])
 def test_an_infinite_factor_stays_infinite_in_several_passes(precision: str) -> None:
     a, b = np.ones((M, K), np.float32), np.ones((K, N), np.float32)
@@ -225,7 +225,7 @@ def test_an_infinite_factor_stays_infinite_in_several_passes(precision: str) -> 
         np.testing.assert_array_equal(product(a, b, precision), a @ b)
 
 
-@pytest.mark.adr("0045-D1")
+@pytest.mark.adr("0042-D7")
 def test_other_types_have_no_such_rounding() -> None:
     engine = KernelEngine(load_machine("ahbm", 1))
     for dtype, expected in (("f32", "tf32"), ("f16", "none"), ("f64", "none")):
@@ -251,7 +251,7 @@ def float8_product_kernel(a_ptr, b_ptr, c_ptr, IMPRECISE: tl.constexpr):
     tl.store(c_ptr + m[:, None] * 16 + n[None, :], c)
 
 
-@pytest.mark.adr("0045-D6")
+@pytest.mark.adr("0042-D12")
 @pytest.mark.parametrize("imprecise", [None, 0, 32, 64])
 def test_sums_of_float8_products_are_float32(imprecise: int | None) -> None:
     a, b = (

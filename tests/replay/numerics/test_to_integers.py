@@ -45,7 +45,7 @@ def edges(bits: int) -> list[float]:
     return found
 
 
-@pytest.mark.adr("0103-D1")
+@pytest.mark.adr("0042-D13")
 @pytest.mark.parametrize("op", ["arith.fptosi", "arith.fptoui"])
 @pytest.mark.parametrize("source", FLOATS)
 @pytest.mark.parametrize("target", INTEGERS)
@@ -62,7 +62,7 @@ def test_a_conversion_gives_what_ptx_gives_at_every_edge(op: str, source: str, t
         assert apply(op, numbers[position : position + 1], dtype=target).tolist() == [each]
 
 
-@pytest.mark.adr("0103-D1")
+@pytest.mark.adr("0042-D13")
 @given(st.floats(width=64), st.sampled_from(INTEGERS), st.booleans())
 def test_any_float_becomes_what_ptx_makes_of_it(number: float, name: str, is_signed: bool) -> None:
     dtype = as_dtype(name).numpy

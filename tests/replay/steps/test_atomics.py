@@ -46,7 +46,7 @@ def device() -> Iterator[ExecutingLauncher]:
 INT32 = st.integers(-(2**31), 2**31 - 1) | st.integers(-2, 2)
 
 
-@pytest.mark.adr("0030-D1")
+@pytest.mark.adr("0031-D8")
 @given(
     kind=st.sampled_from(sorted(INTEGERS)),
     memory=hnp.arrays(np.int32, 5, elements=INT32),

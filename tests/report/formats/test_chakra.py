@@ -64,7 +64,7 @@ def written(log: OpLog, folder: Path) -> dict[int, ReadTrace]:
     return {int(path.name.split(".")[1]): read_trace(path) for path in paths}
 
 
-@pytest.mark.adr("0159-D3")
+@pytest.mark.adr("0010-D10")
 def test_a_trace_run_again_ends_when_the_run_did(tmp_path: Path) -> None:
     log = example().op_log
     traces = written(log, tmp_path)

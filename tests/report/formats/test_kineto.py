@@ -41,7 +41,7 @@ def of_kind(trace: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda each: each["ts"])
 
 
-@pytest.mark.adr("0159-D2")
+@pytest.mark.adr("0010-D9")
 def test_each_rank_has_its_operations_launches_kernels_and_collectives(tmp_path: Path) -> None:
     log = small_log()
     log.host_ranges.append(HostRange(0, "ProfilerStep#3", 0, 1_800_000))
@@ -193,7 +193,7 @@ def intervals(log: OpLog, rank: int, kinds: set[str]) -> tuple[Any, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.adr("0159-D2")
+@pytest.mark.adr("0010-D9")
 def test_holistic_trace_analysis_finds_the_times_of_the_log(
     analyses: list[tuple[OpLog, dict[str, Any]]],
 ) -> None:

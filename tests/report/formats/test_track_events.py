@@ -47,7 +47,7 @@ def json_slices(events: Events) -> dict[str, list[tuple[str, int, int, Any]]]:
     return found
 
 
-@pytest.mark.adr("0159-D1")
+@pytest.mark.adr("0010-D8")
 @pytest.mark.parametrize("name", ["t.pftrace", "t.perfetto-trace", "t.pftrace.gz"])
 def test_the_native_format_has_the_slices_of_the_json(name: str, tmp_path: Path) -> None:
     log = example()
@@ -66,7 +66,7 @@ def test_the_native_format_has_the_slices_of_the_json(name: str, tmp_path: Path)
     assert len(found.flows) == sum(e["ph"] == "s" for e in events) == 6
 
 
-@pytest.mark.adr("0159-D1")
+@pytest.mark.adr("0010-D8")
 def test_tracks_are_in_order_hosts_first_and_numbers_by_value(tmp_path: Path) -> None:
     builder = LogBuilder()
     for rank in (10, 2, 0):

@@ -162,7 +162,7 @@ def overlapped(
         return found, torch.op_log.to_arrow()
 
 
-@pytest.mark.adr("0049-D1")
+@pytest.mark.adr("0036-D4")
 @pytest.mark.parametrize("kernel_first", [True, False])
 def test_a_kernel_and_a_collective_slow_each_other_down_whichever_starts_later(
     kernel_first: bool,
@@ -186,7 +186,7 @@ def test_a_kernel_and_a_collective_slow_each_other_down_whichever_starts_later(
         assert max(row["end_ps"] for row in rows.to_pylist() if row["name"] == name) == end
 
 
-@pytest.mark.adr("0049-D1")
+@pytest.mark.adr("0036-D4")
 def test_one_after_the_other_nothing_is_slowed_down() -> None:
     apart, _ = overlapped(True, "after")
     for only in ("kernel", "collective"):
@@ -236,7 +236,7 @@ def _reduce_thrice(rank: int, torch: Any, seen: dict[int, Any], blocking: bool) 
     seen[rank] = called, x.numpy()[-1], torch.run.simulation.now_ps
 
 
-@pytest.mark.adr("0037-D3")
+@pytest.mark.adr("0014-D7")
 def test_the_host_runs_ahead_of_collectives_that_only_the_stream_waits_for() -> None:
     ends: dict[bool, int] = {}
     for blocking in (True, False):

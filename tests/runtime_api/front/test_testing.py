@@ -105,7 +105,7 @@ def check_square(precision: str, expected: float | None = None, **options: Any) 
         assert_close(out, square, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.adr("0045-D5")
+@pytest.mark.adr("0042-D11")
 def test_a_failed_check_is_told_of_products_in_tf32() -> None:
     with pytest.raises(CheckFailedError) as failed:
         check_square("tf32")
@@ -121,7 +121,7 @@ def test_a_failed_check_is_told_of_products_in_tf32() -> None:
     check_square("tf32", tf32="ieee")
 
 
-@pytest.mark.adr("0045-D5")
+@pytest.mark.adr("0042-D11")
 def test_a_check_that_fails_for_another_reason_is_told_nothing() -> None:
     with pytest.raises(CheckFailedError) as failed:
         check_square("tf32", tf32="ieee", expected=0.0)

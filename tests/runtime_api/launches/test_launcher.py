@@ -343,7 +343,6 @@ def test_autotune_chooses_by_modeled_time_and_computes_once(torch) -> None:
     assert y.tolist() == [2.0] * 4096
 
 
-@pytest.mark.adr("0090-D3")
 def test_configurations_that_differ_in_num_warps_are_planned_and_scheduled_once(
     torch, monkeypatch
 ) -> None:
@@ -409,7 +408,7 @@ def _durations(machine: str, attributes: LaunchAttributes | None) -> int:
     return launch.template.duration_ps
 
 
-@pytest.mark.adr("0037-D4")
+@pytest.mark.adr("0014-D8")
 def test_launch_attributes_change_what_the_device_meets() -> None:
     plain = _durations("a100-sxm-80g", None)
     assert _durations("a100-sxm-80g", LaunchAttributes()) == plain

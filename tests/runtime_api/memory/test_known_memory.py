@@ -103,7 +103,7 @@ def by_what_the_host_has_written(torch: Any) -> None:
     rows(torch, lengths.clone())
 
 
-@pytest.mark.adr("0104-D1")
+@pytest.mark.adr("0098-D6")
 @pytest.mark.parametrize(
     "program",
     [by_lengths, by_pages, by_table, by_what_a_kernel_found, by_what_the_host_has_written],
@@ -141,7 +141,7 @@ def unknown_beside_known(torch: Any) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.adr("0104-D1")
+@pytest.mark.adr("0098-D6")
 @pytest.mark.parametrize(
     "program",
     [unknown_lengths, drawn_lengths, computed_lengths, half_known, unknown_beside_known],
@@ -154,7 +154,7 @@ def test_what_nobody_knows_stays_an_error_of_the_launch(program: Callable[[Any],
         program(torch)
 
 
-@pytest.mark.adr("0104-D2")
+@pytest.mark.adr("0098-D7")
 def test_a_large_tensor_is_not_kept() -> None:
     with kernbench.RuntimeContext(ranks=1, data=False) as torch:
         assert torch.zeros(1 << 14).buffer.known is not None

@@ -73,7 +73,7 @@ def launched(kernel: Any, numbers: list[float], dtype: str = "i32", n: int = 4) 
     return found
 
 
-@pytest.mark.adr("0103-D2")
+@pytest.mark.adr("0042-D14")
 @pytest.mark.parametrize(
     ("kernel", "words"),
     [
@@ -93,7 +93,7 @@ def test_what_is_stored_or_steers_a_store_is_reported_once(kernel: Any, words: s
         launched(kernel, [1.0, 2.0, 0.0, 3.0])
 
 
-@pytest.mark.adr("0103-D2")
+@pytest.mark.adr("0042-D14")
 @pytest.mark.parametrize("kernel", [drops, clamps])
 @pytest.mark.parametrize("numbers", [BIG, [math.inf, math.nan, -math.inf, 1e30]])
 def test_what_the_program_drops_or_clamps_is_no_mistake(

@@ -88,7 +88,7 @@ def test_a_larger_machine_shows_as_many_devices_as_pytorch_numbers_and_says_so(
     assert "machine ahbm has 300 devices, of which the program sees the 128" in said
 
 
-@pytest.mark.adr("0165-D3")
+@pytest.mark.adr("0062-D7")
 @pytest.mark.parametrize("machine", ["ahbm:300", "ahbm:4"])
 def test_no_number_that_pytorch_cuts_is_another_device(program: Path, machine: str) -> None:
     """Cut to 8 bits, 256 is 0, which exists, and 300 is 44."""

@@ -56,7 +56,7 @@ def test_the_extra_installs_a_supported_release() -> None:
     assert wanted == f"torch>={SUPPORTED[0]},<{major}.{int(minor) + 1}"
 
 
-@pytest.mark.adr("0093-D1")
+@pytest.mark.adr("0061-D3")
 def test_the_releases_that_are_taken_are_those_that_are_tested_and_told() -> None:
     told = (ROOT / "docs/pytorch.md").read_text().partition("## A program")[0]
     assert LIBRARIES["torch"].minors == tuple(reversed(SUPPORTED))

@@ -60,7 +60,7 @@ def compiled_command(
 @pytest.mark.adr("0126-D1")
 @pytest.mark.adr("0126-D2")
 @pytest.mark.adr("0126-D3")
-@pytest.mark.adr("0161-D1")
+@pytest.mark.adr("0126-D6")
 def test_what_is_compiled_computes_as_the_host_in_kernels_that_the_report_names(
     tmp_path: Path,
 ) -> None:
@@ -81,8 +81,8 @@ def test_ranks_compile_each_for_themselves(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.adr("0126-D4")
-@pytest.mark.adr("0168-D1")
-@pytest.mark.adr("0168-D2")
+@pytest.mark.adr("0126-D9")
+@pytest.mark.adr("0126-D10")
 def test_ranks_share_what_they_compile_alike(tmp_path: Path) -> None:
     done = run_compiled(tmp_path, "inductor_sharing.py", "--nproc-per-node", "3")
     assert done.returncode == 0, done.stderr
@@ -113,7 +113,7 @@ def test_convolutions_are_compiled_in_the_layouts_of_their_results(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.adr("0161-D3")
+@pytest.mark.adr("0126-D8")
 def test_what_cannot_be_compiled_is_an_error_with_its_line_and_what_to_do(tmp_path: Path) -> None:
     """The twin of the first case has a compiler: the programs above."""
     program = "inductor_failing.py"
@@ -144,7 +144,6 @@ def test_an_unknown_compiler_is_refused(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.adr("0211-D3")
 def test_what_trials_copy_to_the_host_takes_no_memory_without_data(tmp_path: Path) -> None:
     done = run_compiled(tmp_path, "trial_copies.py", "--no-data")
     assert done.returncode == 0, done.stderr

@@ -28,8 +28,6 @@ TIMES = """
 
 
 @pytest.mark.slow
-@pytest.mark.adr("0146-D1")
-@pytest.mark.adr("0146-D2")
 def test_a_graph_has_a_time_of_its_own_and_so_has_each_launch_in_it(tmp_path: Path) -> None:
     preset = (PRESETS / "a100-sxm-80g.yaml").read_text()
     machine = tmp_path / "slow.yaml"

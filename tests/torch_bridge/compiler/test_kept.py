@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 
 @pytest.mark.slow
 @pytest.mark.adr("0126-D5")
-@pytest.mark.adr("0168-D3")
+@pytest.mark.adr("0126-D11")
 def test_files_serve_other_processes_and_no_other_machine(tmp_path: Path) -> None:
     """A process that is killed while it compiles, and one beside it, leave whole files."""
 

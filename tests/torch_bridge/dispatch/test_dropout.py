@@ -36,7 +36,6 @@ else:
 """
 
 
-@pytest.mark.adr("0137-D3")
 @pytest.mark.parametrize("data", [True, False])
 def test_dropout_is_one_operation_of_a_device(data: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)

@@ -49,7 +49,7 @@ def test_a_kernel_takes_its_modeled_time_in_the_order_of_its_stream() -> None:
     assert kernel.template.name == "double"
     assert before.ends_ps[0] <= kernel.starts_ps[0]
     assert kernel.ends_ps[0] <= after.starts_ps[0]
-    # What it reads is in the cache still (ADR-0208).
+    # What it reads is in the cache still (docs/model/cache.md).
     assert kernel.template.hbm_bytes == 4 * (1 << 16)
 
 
@@ -75,8 +75,8 @@ def test_triton_and_torch_name_the_same_kind_of_device() -> None:
     run("triton_and_torch_name_the_same_kind_of_device")
 
 
-@pytest.mark.adr("0105-D1")
-@pytest.mark.adr("0105-D3")
+@pytest.mark.adr("0006-D6")
+@pytest.mark.adr("0006-D8")
 def test_a_machine_that_is_cudas_says_so_to_pytorch_and_to_kernels() -> None:
     run("a_machine_that_is_cudas_says_so_to_pytorch_and_to_kernels", machine="a100-sxm-80g")
 
@@ -135,7 +135,7 @@ def test_a_lookup_costs_no_more_than_its_table_and_its_assumption_is_said(data: 
         said[entries] = [
             line for ask in context.run.remarks for line in ask() if "far apart" in line
         ]
-    # The codes are in the cache (ADR-0208).
+    # The codes are in the cache (docs/model/cache.md).
     results = 4 * (1 << 20)
     assert results < moved[16] < 1.01 * results
     # A table that the cache cannot keep: a burst of 64 bytes for each number.

@@ -48,7 +48,7 @@ def test_what_a_kernel_or_a_capture_has_written_is_unknown() -> None:
     run("what_a_kernel_or_a_capture_has_written_is_unknown")
 
 
-@pytest.mark.adr("0179-D1")
+@pytest.mark.adr("0098-D8")
 def test_what_a_kernel_computes_of_known_numbers_is_known() -> None:
     run("what_a_kernel_computes_of_known_numbers_is_known")
 
@@ -92,7 +92,7 @@ def test_routers_choose_experts_evenly() -> None:
     assert any("is taken to be even" in each and "known_values.py" in each for each in said)
 
 
-@pytest.mark.adr("0224-D1")
+@pytest.mark.adr("0098-D9")
 def test_masks_of_chosen_experts_are_known() -> None:
     said = remarks_on("masks_of_chosen_experts_are_known")
     assert sum("is taken to be even" in each for each in said) == 1
@@ -104,7 +104,7 @@ def test_choices_that_decide_nothing_are_not_mentioned() -> None:
     assert not any("is taken to be even" in each for each in said)
 
 
-@pytest.mark.adr("0104-D1")
+@pytest.mark.adr("0098-D6")
 def test_kernels_decide_by_known_numbers_and_take_the_time_that_data_takes() -> None:
     names = ("sum_rows", "find_offsets", "double_each")
     found = []
@@ -149,7 +149,7 @@ def test_launches_that_read_the_same_numbers_take_the_same_time_without_running(
     assert executed == ["sum_rows", "sum_rows", "find_offsets", "find_offsets"]
 
 
-@pytest.mark.adr("0104-D1")
+@pytest.mark.adr("0098-D6")
 @pytest.mark.parametrize(
     ("case", "words"),
     [

@@ -10,7 +10,6 @@ SIZES = (3_000_000, 3_000_016, 3_000_032)
 """Elements, of which a program has 16."""
 
 
-@pytest.mark.adr("0211-D1")
 def test_launches_without_data_hold_no_traces_that_nobody_reads(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

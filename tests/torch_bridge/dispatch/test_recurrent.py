@@ -116,7 +116,6 @@ else:
 """
 
 
-@pytest.mark.adr("0167-D1")
 @pytest.mark.parametrize("data", [True, False])
 def test_layers_are_one_operation_of_a_device(data: bool, tmp_path: Path) -> None:
     path = tmp_path / "case.py"
@@ -167,7 +166,6 @@ def schedule(
     return costs.timing(func, describe(func), args, {}, empty(1), 0).template(True)
 
 
-@pytest.mark.adr("0167-D2")
 @pytest.mark.parametrize("name", ["ahbm", "rtx-3090"])
 def test_steps_are_behind_each_other_and_directions_beside(name: str) -> None:
     from kernbench.hardware import load_machine
@@ -204,7 +202,6 @@ assert torch.backends.mkldnn.enabled == EXPECTED
 """
 
 
-@pytest.mark.adr("0167-D1")
 @pytest.mark.parametrize("data", [True, False], ids=["data", "no-data"])
 def test_without_cudnn_a_layer_is_composed_of_steps(tmp_path: Path, data: bool) -> None:
     program = tmp_path / "composed.py"

@@ -56,7 +56,6 @@ MIXED
 MIXED = "F.rms_norm(plain.cuda().half(), (4,), torch.ones(4, device='cuda'))"
 
 
-@pytest.mark.adr("0178-D1")
 @pytest.mark.parametrize("data", [True, False])
 def test_norms_are_one_operation_of_a_device(data: bool, tmp_path: Path) -> None:
     path = tmp_path / "case.py"

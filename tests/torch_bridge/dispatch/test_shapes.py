@@ -15,7 +15,6 @@ aten = torch.ops.aten
 PLAIN, LAST = torch.contiguous_format, torch.channels_last
 
 
-@pytest.mark.adr("0139-D1")
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(
     "formats", [(PLAIN, PLAIN), (LAST, PLAIN), (PLAIN, LAST), (LAST, LAST)], ids=str

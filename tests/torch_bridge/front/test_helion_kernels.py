@@ -26,7 +26,7 @@ def test_kernels_of_helion_compute_and_compile_in_no_time(
     assert "WrongDevice" not in capsys.readouterr().err
 
 
-@pytest.mark.adr("0171-D1", "0171-D2")
+@pytest.mark.adr("0097-D3", "0097-D4")
 @pytest.mark.filterwarnings("ignore")
 def test_the_autotuner_of_helion_measures_in_modeled_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("helion", "sklearn", "cloudpickle"):

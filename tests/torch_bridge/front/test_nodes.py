@@ -1,4 +1,4 @@
-"""Programs on several nodes: a rank's device is that of its node, whatever its rank (ADR-0165)."""
+"""Programs on several nodes: a rank's device is that of its node, whatever its rank (ADR-0062)."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def run(program: str, folder: Path, machine: str, nprocs: int, num_nodes: int) -
     return context
 
 
-@pytest.mark.adr("0165-D1")
-@pytest.mark.adr("0165-D2")
+@pytest.mark.adr("0062-D5")
+@pytest.mark.adr("0062-D6")
 def test_every_rank_of_many_nodes_has_the_devices_and_names_of_its_own(tmp_path: Path) -> None:
     """Rank 128 would be cuda:-128, and rank 256 cuda:0, if a device had its rank's number."""
     context = run(SHOWN, tmp_path, f"h100-sxm:{NODES}x{PER_NODE}", PER_NODE, NODES)
@@ -83,7 +83,7 @@ def test_every_rank_of_many_nodes_has_the_devices_and_names_of_its_own(tmp_path:
     assert sips == {(rank, rank) for rank in range(size)}, "the simulated device is by rank"
 
 
-@pytest.mark.adr("0165-D3")
+@pytest.mark.adr("0062-D7")
 @pytest.mark.parametrize(
     ("machine", "nprocs", "num_nodes", "message"),
     [
@@ -100,7 +100,7 @@ def test_ranks_that_do_not_fill_nodes_are_refused(
         run("raise AssertionError('it ran')", tmp_path, machine, nprocs, num_nodes)
 
 
-@pytest.mark.adr("0165-D3")
+@pytest.mark.adr("0062-D7")
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -68,7 +68,7 @@ EXPECTED = [
 ]
 
 
-@pytest.mark.adr("0117-D1")
+@pytest.mark.adr("0064-D5")
 def test_what_a_rank_asks_for_decides_the_time_of_its_products(tmp_path: Path) -> None:
     """Closed form: a large product takes little longer than the machine's rate says."""
     before = asked()
@@ -86,7 +86,7 @@ def test_what_a_rank_asks_for_decides_the_time_of_its_products(tmp_path: Path) -
             assert 1 <= time_ps / (2 * 4096**3 / rate) < 1.8, dtype
 
 
-@pytest.mark.adr("0117-D2")
+@pytest.mark.adr("0064-D6")
 def test_numbers_stay_those_of_float32_and_the_report_says_so(tmp_path: Path) -> None:
     source = """
 x = torch.randn(64, 64)
@@ -121,10 +121,9 @@ for form in (torch.contiguous_format, torch.channels_last):
 """
 
 
-@pytest.mark.adr("0117-D1")
-@pytest.mark.adr("0117-D3")
-@pytest.mark.adr("0117-D4")
-@pytest.mark.adr("0139-D1")
+@pytest.mark.adr("0064-D5")
+@pytest.mark.adr("0064-D7")
+@pytest.mark.adr("0064-D8")
 def test_convolutions_run_near_the_rate_of_their_engine_in_both_directions(tmp_path: Path) -> None:
     # A host that is ahead of its device, so that all kernels wait in its queue.
     machine = changed_machine(load_machine("a100-sxm-80g", 1), {"host": None})
@@ -139,7 +138,7 @@ def test_convolutions_run_near_the_rate_of_their_engine_in_both_directions(tmp_p
         best_ps = flops / (peak * machine.sip.clock_ghz / 1000)
         least_ps, most = best_ps, 2.5
         if dtype == "float32":
-            # By Winograd's transforms of 4 x 4, which gradients of weights do not use (ADR-0134).
+            # By Winograd's transforms of 4 x 4, which gradients of weights do not use (ADR-0128).
             least_ps, most = best_ps * 4 / 9, 1 + 9 / 4
         assert least_ps < forward[last + kind] < 3 * best_ps
         # Two products, neither far from the forward's rate.
@@ -158,7 +157,8 @@ def test_convolutions_run_near_the_rate_of_their_engine_in_both_directions(tmp_p
             more_ps = sign * (times[kind] - times[last + kind])
             expected_ps = images * (start_ps + 2 * image * 1000 / gbps)
             if kind == half:
-                # Kernels for planar images are taken where they are faster (ADR-0139).
+                # Kernels for planar images are taken where they are faster
+                # (docs/model/convolutions.md).
                 assert 0 < more_ps < 1.001 * expected_ps
             else:
                 assert more_ps == pytest.approx(float(expected_ps), rel=0.02)
@@ -178,7 +178,7 @@ del os.environ["NVIDIA_TF32_OVERRIDE"]; both()
 """
 
 
-@pytest.mark.adr("0117-D1")
+@pytest.mark.adr("0064-D5")
 def test_the_variable_of_nvidias_libraries_overrides_what_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +212,7 @@ a.bfloat16() @ b.bfloat16()
 """
 
 
-@pytest.mark.adr("0117-D1")
+@pytest.mark.adr("0064-D5")
 def test_parts_of_k_are_added_in_the_dtype_that_the_program_allows(tmp_path: Path) -> None:
     context = run(tmp_path, SUMS, machine="a100-sxm-80g:1", data=False)
     reduced, wide, bfloat16 = times_ps(context, "aten.mm", 0)

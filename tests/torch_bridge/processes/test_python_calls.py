@@ -17,7 +17,7 @@ from kernbench.torch_bridge.processes.python_calls import (
     ThreadCalls,
 )
 
-pytestmark = pytest.mark.adr("0140-D1")
+pytestmark = pytest.mark.adr("0130-D6")
 
 
 @pytest.fixture(scope="module", autouse=True)

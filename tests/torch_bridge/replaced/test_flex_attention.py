@@ -23,7 +23,7 @@ def times(context: RuntimeContext, several: bool = False) -> dict[str, int]:
     return found
 
 
-@pytest.mark.adr("0086-D1")
+@pytest.mark.adr("0220-D4")
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("most", [None, 20_000, 1])
@@ -39,7 +39,7 @@ def test_numbers_and_gradients_are_those_of_the_definition(
     assert set(times(context)) == {"flex_attention", "flex_attention_backward"}
 
 
-@pytest.mark.adr("0086-D2")
+@pytest.mark.adr("0220-D5")
 def test_blocks_that_the_mask_leaves_out_take_no_time() -> None:
     dense = simulated(PROGRAM, "long", "all_keys")
     window = simulated(PROGRAM, "long", "window")
@@ -62,7 +62,7 @@ def test_the_host_calls_nothing_of_the_definition() -> None:
     assert called_ps(True) == called_ps(False) > 0
 
 
-@pytest.mark.adr("0086-D2")
+@pytest.mark.adr("0220-D5")
 def test_without_data_every_key_counts() -> None:
     dense = simulated(PROGRAM, "long", "all_keys")
     assert times(simulated(PROGRAM, "long", "window", data=False)) == times(dense)
@@ -73,7 +73,7 @@ def test_on_the_host_it_is_pytorchs_own() -> None:
     assert not context.op_log.instances
 
 
-@pytest.mark.adr("0086-D3")
+@pytest.mark.adr("0220-D6")
 def test_long_sequences_are_done_a_piece_at_a_time_with_the_keys_that_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

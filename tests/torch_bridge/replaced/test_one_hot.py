@@ -31,7 +31,7 @@ for given, classes in ((there[:0], -1), (there.int(), 8), (there, 0)):
 """
 
 
-@pytest.mark.adr("0224-D2")
+@pytest.mark.adr("0098-D10")
 @pytest.mark.parametrize("data", [True, False], ids=["data", "no-data"])
 def test_ones_are_scattered_among_zeros_and_the_host_reads_nothing(
     tmp_path: Path, data: bool

@@ -298,7 +298,7 @@ def grouped(
     return found, [line for remarks in context.run.remarks for line in remarks()]
 
 
-@pytest.mark.adr("0221-D1")
+@pytest.mark.adr("0064-D9")
 @pytest.mark.parametrize("data", [True, False], ids=["data", "no-data"])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_groups_take_the_time_of_their_own_sizes(call: str, data: bool, tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_groups_take_the_time_of_their_own_sizes(call: str, data: bool, tmp_path
     assert not any("equal size" in line for line in said)
 
 
-@pytest.mark.adr("0221-D2")
+@pytest.mark.adr("0064-D10")
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_groups_whose_ends_nobody_knows_are_equal_and_the_report_says_so_once(
     call: str, tmp_path: Path
@@ -322,7 +322,7 @@ def test_groups_whose_ends_nobody_knows_are_equal_and_the_report_says_so_once(
     assert sum("groups of equal size" in line and "grouped_mm" in line for line in said) == 1
 
 
-@pytest.mark.adr("0221-D1")
+@pytest.mark.adr("0064-D9")
 def test_without_a_library_groups_take_the_time_of_their_own_sizes(tmp_path: Path) -> None:
     call = CALLS["rows"]
     found, _ = grouped(
@@ -355,7 +355,7 @@ if data:
 """
 
 
-@pytest.mark.adr("0221-D3")
+@pytest.mark.adr("0064-D11")
 @pytest.mark.parametrize(
     ("machine", "dtype", "in_turn"),
     [
@@ -382,7 +382,7 @@ def test_without_a_kernel_of_groups_the_host_reads_where_they_end(
     assert any("grouped_mm" in each.template.name for each in log.instances) != in_turn
 
 
-@pytest.mark.adr("0221-D2", "0221-D3")
+@pytest.mark.adr("0064-D10", "0064-D11")
 def test_groups_in_turn_whose_ends_nobody_knows_are_equal(tmp_path: Path) -> None:
     source = IN_TURN
     for name, value in (

@@ -32,7 +32,7 @@ def asked_by(monkeypatch: pytest.MonkeyPatch, case: str, nprocs: int) -> Counter
     return seen
 
 
-@pytest.mark.adr("0066-D3")
+@pytest.mark.adr("0098-D13")
 def test_a_rule_is_found_once_and_each_rank_has_its_own_mesh(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -41,7 +41,7 @@ def test_a_rule_is_found_once_and_each_rank_has_its_own_mesh(
     assert sum(count for name, count in asked.items() if "foreach" in name) == 6
 
 
-@pytest.mark.adr("0066-D3")
+@pytest.mark.adr("0098-D13")
 def test_each_rank_takes_the_time_of_rules_that_one_has_found() -> None:
     log = simulated("sharding.py", "lists", nprocs=2, machine="a100-sxm-80g").op_log
     called_ps = Counter[int]()
@@ -53,7 +53,7 @@ def test_each_rank_takes_the_time_of_rules_that_one_has_found() -> None:
     assert min(called_ps.values()) > 20 * 10**9
 
 
-@pytest.mark.adr("0066-D3")
+@pytest.mark.adr("0098-D13")
 def test_each_rank_takes_the_time_of_views_in_rules_that_one_has_found() -> None:
     log = simulated("sharding.py", "other_operations", nprocs=4, machine="a100-sxm-80g").op_log
     taken_ps = Counter[int]()

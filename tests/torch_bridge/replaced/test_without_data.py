@@ -22,14 +22,14 @@ def run(*case: object, data: bool = False, **options: Any) -> RuntimeContext:
     return simulated("without_data.py", *case, data=data, **options)
 
 
-@pytest.mark.adr("0066-D1")
+@pytest.mark.adr("0098-D11")
 def test_tensors_of_devices_have_no_memory_on_this_machine(tmp_path: Path) -> None:
     machine = tmp_path / "large.yaml"
     machine.write_text(re.sub(r"hbm_gib: [\d.]+", "hbm_gib: 4096", machine_text("ahbm")[0]))
     run("large_tensors", machine=str(machine))
 
 
-@pytest.mark.adr("0066-D1")
+@pytest.mark.adr("0098-D11")
 def test_a_training_step_has_the_operations_and_the_time_of_one_with_data() -> None:
     def operations(data: bool) -> list[tuple[str, int]]:
         log = run("training", data=data).op_log
@@ -38,7 +38,7 @@ def test_a_training_step_has_the_operations_and_the_time_of_one_with_data() -> N
     assert operations(data=False) == operations(data=True)
 
 
-@pytest.mark.adr("0066-D1")
+@pytest.mark.adr("0098-D11")
 def test_what_the_host_reads_is_in_the_log_with_data_and_without() -> None:
     def logged(data: bool) -> list[tuple[str, int, int]]:
         log = run("reads", data=data).op_log
@@ -52,17 +52,17 @@ def test_what_the_host_reads_is_in_the_log_with_data_and_without() -> None:
     assert sum(name == "copy_to_host" for name, *_ in with_data) >= 20
 
 
-@pytest.mark.adr("0066-D1")
+@pytest.mark.adr("0098-D11")
 def test_what_is_loaded_onto_a_device_leaves_its_data_behind() -> None:
     run("loads")
 
 
-@pytest.mark.adr("0066-D1")
+@pytest.mark.adr("0098-D11")
 def test_a_parameter_of_the_host_may_be_given_data_of_a_device() -> None:
     run("moved_parameters", nprocs=2)
 
 
-@pytest.mark.adr("0066-D1")
+@pytest.mark.adr("0098-D11")
 def test_collectives_take_their_time_and_objects_keep_their_values() -> None:
     def collectives(data: bool) -> list[tuple[str, int]]:
         log = run("collectives", data=data, nprocs=2).op_log
@@ -77,7 +77,7 @@ def test_collectives_take_their_time_and_objects_keep_their_values() -> None:
     assert len(found) >= 5
 
 
-@pytest.mark.adr("0066-D1")
+@pytest.mark.adr("0098-D11")
 @pytest.mark.parametrize(
     "model",
     ["ddp", "ddp with unused", "fsdp", "fsdp of fsdp", "fsdp2"],
@@ -96,7 +96,7 @@ def test_data_parallel_training_has_the_collectives_of_one_with_data(model: str)
     assert len(found) > 3
 
 
-@pytest.mark.adr("0066-D1")
+@pytest.mark.adr("0098-D11")
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_is_one_operation_forward_and_one_backward(causal: bool) -> None:
     names = {each.template.name for each in run("attention", causal).op_log.instances}
@@ -107,7 +107,7 @@ def test_attention_is_one_operation_forward_and_one_backward(causal: bool) -> No
     assert "aten.bmm" not in names
 
 
-@pytest.mark.adr("0066-D3")
+@pytest.mark.adr("0098-D13")
 def test_equal_operations_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = Shapes()
     func = torch.ops.aten.add.Tensor
@@ -136,7 +136,7 @@ def test_what_is_written_by_data_is_refused() -> None:
         run("written_by_data")
 
 
-@pytest.mark.adr("0066-D1")
+@pytest.mark.adr("0098-D11")
 def test_numbers_with_a_fraction_size_a_range() -> None:
     run("ranges")
 

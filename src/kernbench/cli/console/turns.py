@@ -1,4 +1,4 @@
-"""A note where one rank keeps the process to itself for long (ADR-0204)."""
+"""A note where one rank keeps the process to itself for long (ADR-0060)."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class IntervalReport(TypedDict):
     steps: float | None
     """Between two checkpoints; None where the time of a step was not given."""
     goodput: float
-    """By the closed form, of a run that never ends."""
+    """The goodput by the closed form, of a run that never ends."""
     simulated: float
     """Mean over histories of the given length."""
     low: float

@@ -38,7 +38,7 @@ class Ranking:
     too_large: int
     """Layouts that do not fit into memory."""
     nearest: tuple[str, float] | None
-    """Of those, the one that needs the fewest bytes."""
+    """The plan among those that needs the fewest bytes."""
     failed: Sequence[str]
     """What the machine could not run."""
     peak_flops: float

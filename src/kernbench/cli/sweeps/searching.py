@@ -106,7 +106,7 @@ class Goals:
 
     names: tuple[str, ...]
     prices: Mapping[str, float]
-    """Of an hour of one device, by machine, in place of the machine's own."""
+    """The price of an hour of one device, by machine, in place of the machine's own."""
 
     def __post_init__(self) -> None:
         for name in self.names:

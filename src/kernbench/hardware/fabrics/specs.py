@@ -30,7 +30,7 @@ class LeavesSpec(Spec):
     """Links of a switch to the spine, for static routing; as many as its interfaces when
     missing."""
     latency_ns: NotNegative = Fraction(0)
-    """Of one such link."""
+    """Latency of one such link."""
 
     @model_validator(mode="after")
     def _routing_has_links_to_choose(self) -> Self:

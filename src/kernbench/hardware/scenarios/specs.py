@@ -21,9 +21,9 @@ class SlowDevicesSpec(Spec):
     sips: tuple[Number, ...] = ()
     """Which ones, in place of ``count``."""
     clock: Share = Fraction(4, 5)
-    """Of the clock of their engines."""
+    """Share of the clock of their engines."""
     hbm: Share = Fraction(1)
-    """Of their HBM bandwidth."""
+    """Share of their HBM bandwidth."""
 
     @model_validator(mode="after")
     def _are_named_or_counted(self) -> Self:
@@ -47,7 +47,7 @@ class SlowLinksSpec(Spec):
     between: Literal["sips", "nodes"] = "sips"
     """Which ones may be: ``sips`` of a node, or links between ``nodes``."""
     bandwidth: Share = Fraction(1, 2)
-    """Of their bandwidth."""
+    """Share of their bandwidth."""
 
 
 class HostJitterSpec(Spec):
@@ -118,7 +118,7 @@ class ScenarioSpec(Spec):
     """
 
     seed: Number = 0
-    """Of all that is drawn."""
+    """Seed of all that is drawn."""
     slow_devices: SlowDevicesSpec = SlowDevicesSpec()
     """Devices that are slower than the others."""
     slow_links: SlowLinksSpec = SlowLinksSpec()

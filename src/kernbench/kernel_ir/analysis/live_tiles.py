@@ -37,7 +37,7 @@ class LiveTiles:
     def __init__(self, function: Function) -> None:
         self._spans: dict[Op, LiveSpan] = {}
         self._loops: dict[Op, tuple[Op, ...]] = {}
-        """Of each operation: the loops around it, from the outside in."""
+        """The loops around each operation, from the outside in."""
         self._parents: dict[Value, Value] = {}
         self._repeats: set[Value] = set()
         self._count(function.body, ())

@@ -31,11 +31,11 @@ class RegisterUse:
     """What the threads of a program hold, all together."""
 
     live_bytes: int
-    """Of tiles of data, where the most are live."""
+    """Bytes of tiles of data, where the most are live."""
     pointers: int
     """Pointers that loops carry, one for every 16 bytes that are loaded."""
     unlooped_bytes: int = 0
-    """Of the largest such tile, where there is no loop; 0 where there is one."""
+    """Bytes of the largest such tile, where there is no loop; 0 where there is one."""
 
     def per_thread(self, num_threads: int) -> int:
         """Return the registers that each thread of a program would like to have."""

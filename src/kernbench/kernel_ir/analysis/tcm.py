@@ -34,7 +34,7 @@ class TcmTile:
     """How errors name it, e.g. ``load 64x32xf16``."""
     line: SourceLine
     rows: int = 0
-    """Of the product that it feeds, 0 if none."""
+    """Rows of the product that it feeds, 0 if none."""
 
     @property
     def total_bytes(self) -> int:
@@ -48,9 +48,9 @@ class TcmUse:
     total_bytes: int
     tiles: tuple[TcmTile, ...]
     staged: tuple[TcmTile, ...] = ()
-    """Of these: the loads that are issued ahead, with as many buffers as there are stages."""
+    """The loads among these that are issued ahead, with as many buffers as there are stages."""
     functions: tuple[Function, ...] = ()
-    """Of the module: what GPUs alone ask for is found when they do."""
+    """Functions of the module: what only GPUs need is computed when they ask."""
 
     @functools.cached_property
     def operands(self) -> tuple[TcmTile, ...]:

@@ -226,7 +226,7 @@ def wrapped(array: Array, bits: int) -> Array:
 
 
 _MOST = (1 << 63) - 1
-"""Of 64 bits; one more is no number that arrays hold."""
+"""The largest integer of 64 bits; arrays hold none that is larger."""
 
 
 def _shortcut(name: str, a: Separable, b: Separable, bits: int) -> Separable | None:

@@ -59,7 +59,7 @@ class Iterations:
     count: int
     """How many there are in the program that has most of them."""
     counts: Separable | None = None
-    """By program, where they differ."""
+    """The trip count of each program, where they differ."""
 
 
 def run_unrolled(run: Evaluator, op: Op, iterations: Iterations, inits: list[Held]) -> list[Held]:

@@ -1,4 +1,4 @@
-"""Programs with different trip counts, evaluated at once (ADR-0079).
+"""Programs with different trip counts, evaluated at once (docs/model/kernels.md).
 
 The loops are evaluated for the program that goes around them most often, over all programs. What
 the others do are the first iterations of it; that this holds is seen to in three ways. Evaluation
@@ -43,7 +43,8 @@ _FEWEST_PATHS = 4
 """Below, evaluating each is as quick as this with its checks."""
 _PROBED = 8
 _MOST_ELEMENTS = 1 << 22
-"""Of one term over programs and iterations, or of one comparison of two tensors."""
+"""The most elements of one term over programs and iterations, or of one comparison of two
+tensors."""
 
 
 def evaluate_shared(

@@ -87,7 +87,7 @@ class _Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LoopEffects:
     """What one iteration of a loop does to shared memory."""
 
     writes: tuple[_Write, ...]
@@ -139,7 +139,7 @@ class SharedMemory:
         self.contents: dict[tuple[Op, int], Content] = {}
         self.frames: list[_Frame] = []
         self.inits: dict[Tile, tuple[int, Operand]] = {}
-        """Of what loops carry: the loop, and what it starts with."""
+        """For each tile that a loop carries, the loop and the initial value."""
 
     def is_zero_at_first(self, value: Operand, loop_id: int) -> bool:
         """Return whether a value that a loop carries starts with zeros."""
@@ -203,7 +203,7 @@ class SharedMemory:
                 if same.any():
                     raise UnrollLoops(frozenset({frame.op}))
         if frame.before is None:
-            # The iterations before may have written it; this is only being found out.
+            # The iterations before may have written it: this pass only analyzes the loop.
             frame.outer += [(alloc, int(number)) for number in np.unique(frame.rows(part)[0])]
             type_ = alloc.results[0].type
             assert type_.dtype is not None
@@ -242,7 +242,7 @@ class SharedMemory:
                 continue
             first = self._find(run, op, alloc, part.at(dim, iteration), depth - 1)
             if isinstance(first, Tile) and first.slot < 0:
-                # A loop around this one is being found out about.
+                # A loop around this one is still being analyzed.
                 return first
             if not isinstance(first, Issued) or not _is_like(first, write.content):
                 raise unroll
@@ -257,16 +257,18 @@ class SharedMemory:
 
     # -- rolled loops -------------------------------------------------------------------------
 
-    def found(self, commands: list[Command]) -> Found:
+    def found(self, commands: list[Command]) -> LoopEffects:
         """End finding out what the body of a rolled loop does; ``commands`` are what it emitted.
 
         What it reads and does not write is loaded before the loop.
         """
         frame = self.frames.pop()
         writes = tuple(write for write in frame.writes if write.is_new)
-        return Found(writes, tuple(dict.fromkeys(frame.outer)), written(commands))
+        return LoopEffects(writes, tuple(dict.fromkeys(frame.outer)), written(commands))
 
-    def enter(self, run: Evaluator, op: Op, loop_id: int, trip_count: int, found: Found) -> None:
+    def enter(
+        self, run: Evaluator, op: Op, loop_id: int, trip_count: int, found: LoopEffects
+    ) -> None:
         """Begin the body of a rolled loop, of which is known what it does."""
         own = {write.alloc for write in found.writes}
         for alloc, number in found.outer:

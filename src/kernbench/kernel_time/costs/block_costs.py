@@ -1,4 +1,6 @@
-"""What a GPU makes of a program: how many an SM holds, and what its warps cost (ADR-0136).
+"""What a GPU makes of a program: how many an SM holds, and what its warps cost.
+
+See docs/model/kernels.md.
 
 A program is a block of ``num_warps`` warps. Its registers, its shared memory and its warps decide
 how many blocks an SM holds at a time. With one block, whose barriers keep its warps in step, or
@@ -20,7 +22,7 @@ _OWN_CACHE_BYTES = 28 * 1024
 """What never becomes shared memory: of 192 KiB on 8.0, of 256 KiB on 9.0, of 128 KiB on 8.9."""
 _GROUP_ROWS = 64
 _MMA_ROWS, _MMA_COLUMNS, _MMA_BYTES = 16, 8, 32
-"""Of one instruction, the bytes along K."""
+"""The shape of one ``mma`` instruction: rows, columns, and bytes along K."""
 _MMA_CYCLES = 25
 """From one to the next that adds to its result. Source: Sun et al., Dissecting Tensor Cores via
 Microbenchmarks, 2022: m16n8k16 and m16n8k32 on an A100."""
@@ -107,7 +109,8 @@ class BlockCosts:
         self._crossing_bytes = spilled * (_ALL_PASSES if all_are else _SPILL_PASSES)
         """What crosses to that memory and back in a run of the innermost body."""
         self.slowdown = max(Fraction(1), Fraction(warps.schedulers, resident))
-        """Of engines of which every scheduler has a part, as some schedulers have no warp."""
+        """Slowdown of engines of which every scheduler has a part, as some schedulers have no
+        warp."""
         # Barriers keep the warps of one block in step.
         self.in_turns = blocks < 2 or resident < 2 * warps.schedulers
         """Whether products and vector math of one program take turns."""

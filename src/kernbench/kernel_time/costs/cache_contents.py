@@ -1,4 +1,7 @@
-"""Which memory the shared cache of a SIP still holds when a command starts (ADR-0048)."""
+"""Which memory the shared cache of a SIP still holds when a command starts.
+
+See docs/model/cache.md.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ class CachedRanges:
         """How many bytes of a range were used together; the latest range last."""
         self._num_bytes = 0
         self._starts: list[int] = []
-        """Of all ranges, in address order."""
+        """The starts of all ranges, in address order."""
         self._ends: list[int] = []
 
     def touch(self, start: int, end: int, size: int | None = None) -> None:

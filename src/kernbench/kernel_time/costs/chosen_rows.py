@@ -1,9 +1,10 @@
 """Which rows of a table the programs of a launch choose, where there are fewer than they choose.
 
 A mixture of experts multiplies tiles of rows, each by the matrix of its expert, whose number it
-loads. Data says which (ADR-0100); but of eight experts no more than eight matrices can be read, by
-however many tiles. So the numbers that a launch loads, in the order of where they lie, are dealt
-out evenly to the rows of the table: rows are sorted by expert before tiles are made of them.
+loads. Data says which (docs/model/cache.md); but of eight experts no more than eight matrices can
+be read, by however many tiles. So the numbers that a launch loads, in the order of where they lie,
+are dealt out evenly to the rows of the table: rows are sorted by expert before tiles are made of
+them.
 """
 
 from __future__ import annotations

@@ -69,9 +69,9 @@ class WaveSharing:
     active: int
     """Programs in the wave."""
     missed: tuple[tuple[int, int], ...]
-    """By DMA site: how much comes from HBM and not from the cache, and of how much."""
+    """For each DMA site, how much comes from HBM and not from the cache, and of how much."""
     conflicts: tuple[int, ...] = ()
-    """By site: how many of the members change the same elements; empty where none does."""
+    """For each site, how many of the members change the same elements; empty where none does."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,9 +80,10 @@ class ProgramCosts:
 
     times: SiteTimes
     busy_ps: tuple[int, ...]
-    """By site: how long its queue is taken in all."""
+    """For each site, how long its queue is taken in all."""
     own_ps: tuple[int, ...]
-    """By site: what of that no other PE can shorten or lengthen, its port's and engines' time."""
+    """For each site, the part that no other PE can shorten or lengthen: its port's and engines'
+    time."""
     shares_ps: tuple[int, int, int]
     """What its traffic takes on the program's share of HBM, of the cache, and between cubes."""
     hbm_bytes: Fraction
@@ -116,7 +117,7 @@ class DmaCosts:
     """What it takes with no other load in flight."""
     busy_ps: int
     own_ps: int
-    """Of that: issuing, and the PE's port."""
+    """The part of it that is issuing and the PE's port."""
     latency_ps: int
     shares_ps: tuple[int, int, int]
     """The time of it all on the program's share of HBM, of the cache, and between cubes."""
@@ -139,12 +140,13 @@ class CostModel:
         self._overwritten = {
             param: share for param, share in conditions.cached if param not in loaded
         }
-        """Of what is only stored: the share that is stored again before it reaches HBM."""
+        """The share of what is only stored that is stored again before it reaches HBM, by
+        parameter."""
         warps, block = sip.pe.warps, conditions.block
         self._block = None if warps is None or block is None else BlockCosts(block, warps, sip)
         self._fixed_ps = [self._engine_ps(site) for site in plan.sites]
         self._own_ps = [self._engine_ps(site, site.copied_bytes) for site in plan.sites]
-        """By site: what it takes of an engine, with what loads write for it meanwhile."""
+        """For each site, the time of its engine, with what loads write for it meanwhile."""
         self._waits_ps = [self._result_ps(site) for site in plan.sites]
         self._spills_at: int | None = None
         """The site at which registers are spilled; None if none are."""

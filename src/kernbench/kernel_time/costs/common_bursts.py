@@ -1,4 +1,4 @@
-"""Which bursts several loads of a kernel have in common (ADR-0202).
+"""Which bursts several loads of a kernel have in common (docs/model/cache.md).
 
 A kernel that turns pairs of numbers loads each tile three times: as it is, and each half of its
 pairs; one that takes the largest of nine neighbours loads nine tiles, of which nearly all is the
@@ -31,7 +31,8 @@ from kernbench.kernel_time.program.timed_plan import CommandSite
 Array = npt.NDArray[Any]
 
 _MOST_ELEMENTS = 1 << 16
-"""Of a load whose addresses are listed: those of so many programs in a row as have them."""
+"""The most elements of a load whose addresses are listed: those of as many programs in a row as
+have them."""
 _MOST_OF_A_PROGRAM = 1 << 18
 """More of one program, in all iterations of its loops, are not listed."""
 

@@ -1,4 +1,4 @@
-"""Possible values of addresses and masks that are data, in one iteration (ADR-0100).
+"""Possible values of addresses and masks that are data, in one iteration (docs/model/cache.md).
 
 What phase 1 knows is computed. For what was loaded, numbers stand in: one for each address that
 it was loaded from, far from all others and no multiple of anything. So rows that are named by data
@@ -36,7 +36,7 @@ Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
 _STAND_IN_BITS = 28
-"""Of loaded numbers: products with strides stay below 2**63."""
+"""The width of numbers that stand in for loaded ones: products with strides stay below 2**63."""
 _ROW_BITS = 12
 _PARAMETER = 1 << 48
 """Further apart than the addresses of a tensor."""

@@ -1,4 +1,4 @@
-"""What programs with different trip counts read together (ADR-0090).
+"""What programs with different trip counts read together (docs/model/cache.md).
 
 The programs of a wave read a tile once from HBM, however many of them read it and wherever in the
 kernel's text they do. Such a tile has no number of its own: programs begin and end elsewhere in a
@@ -193,9 +193,9 @@ class _Boxes:
     side: Array
     """The number of that side."""
     length: Array
-    """Of that side."""
+    """The length of that side."""
     start: Array
-    """Of the other side."""
+    """The start of the other side."""
     stop: Array
 
     @staticmethod

@@ -1,6 +1,6 @@
 """What is moved where addresses or masks are data: a sample of addresses, one by one.
 
-Which they are, :mod:`kernbench.kernel_time.costs.data_ranges` says (ADR-0100).
+Which they are, :mod:`kernbench.kernel_time.costs.data_ranges` says (docs/model/cache.md).
 """
 
 from __future__ import annotations

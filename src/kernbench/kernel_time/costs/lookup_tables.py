@@ -1,4 +1,7 @@
-"""What is read from tables by indices that are data: never more than the table (ADR-0100)."""
+"""What is read from tables by indices that are data: never more than the table.
+
+See docs/model/cache.md.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +49,9 @@ class Lookups:
     """The sites of a group that go to tables of known size by loaded indices."""
 
     sizes: Mapping[int, int]
-    """By site: the bytes of the table."""
+    """The bytes of each site's table."""
     parts: Mapping[int, int]
-    """By site: how many sites go to the same one."""
+    """For each site, how many sites go to the same table."""
 
     @staticmethod
     def of(sites: Iterable[CommandSite], tables: Mapping[int, int]) -> Lookups:

@@ -72,7 +72,7 @@ class ProgramClass:
     trips: Mapping[int, int]
     """Trip counts of the loops that programs of the group go around differently often."""
     counts: tuple[int, ...]
-    """By site: how often one program runs it."""
+    """For each site, how often one program runs it."""
     traffic: tuple[Traffic | None, ...]
 
 
@@ -90,11 +90,11 @@ class _SharedTiles:
 
     site: int
     bytes_moved: int
-    """Of all distinct tiles."""
+    """The bytes of all distinct tiles."""
     positions: Array
-    """Of the programs."""
+    """The positions of the programs."""
     tiles: Array
-    """Of each, the number of its tile."""
+    """The number of each program's tile."""
 
 
 def varies_by_program(group: ProgramGroup) -> bool:
@@ -132,20 +132,21 @@ class GroupTraffic:
     """
 
     plan: ProgramPlan
-    """Of the first program, where no address varies over programs and loops at the same time."""
+    """The plan of the first program, where no address varies over programs and loops at the same
+    time."""
     kinds: list[ProgramKind]
     kind_of: Array
-    """Of each segment."""
+    """The kind of each segment."""
     wave: Array
-    """Of each segment."""
+    """The wave of each segment."""
     sizes: Array
     """How many programs each segment has."""
     first_program: Array
-    """Of each segment, the lowest one."""
+    """The lowest program of each segment."""
     programs: slice | Array
     """The ids of all programs, rising."""
     segment_of: Array
-    """Of each of them."""
+    """The segment of each of them."""
     sites_by_data: list[CommandSite]
     """The sites that address rows by loaded indices, but for tables that stay in the cache."""
 

@@ -25,9 +25,10 @@ class BlockTimes:
     """What blocks take, by their kind or their segment."""
 
     own_ps: Array
-    """Of the engine of their multiprocessor that they keep busiest."""
+    """The time of the engine of their multiprocessor that they keep busiest."""
     shared_ps: Array
-    """Of each resource that all multiprocessors share, for one block alone: a row for each kind."""
+    """The time of each resource that all multiprocessors share, for one block alone: a row for each
+    kind."""
     duration_ps: Array
     """From its start to its end if no other block is on its multiprocessor."""
 

@@ -23,9 +23,9 @@ class CommandSpan:
     count: int
     """How often the program runs it."""
     start_ps: int
-    """Of its first run."""
+    """The start of its first run."""
     end_ps: int
-    """Of its last run."""
+    """The end of its last run."""
     busy_ps: int
     """How long it takes its engine, all runs together."""
 

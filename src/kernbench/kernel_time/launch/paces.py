@@ -1,8 +1,9 @@
 """How fast a PE runs programs that differ only in trip counts.
 
 The time of a program is made of sums and maxima, so from some trip count on it grows evenly with
-the trip count, with the period of the loop's steady state (ADR-0079 D3). Where trip counts rise
-evenly from path to path, a few paths are run, seen to lie on a line, and the others put on it.
+the trip count, with the period of the loop's steady state (docs/model/kernels.md). Where trip
+counts rise evenly from path to path, a few paths are run, seen to lie on a line, and the others put
+on it.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ Vector = tuple[int, ...]
 """Trip counts, in order of their loops."""
 
 _GOOD_ENOUGH = 1.05
-"""Of the best interval that there can be: no other order of commands is tried then."""
+"""How far from the best possible interval is near enough: no other order of commands is tried
+then."""
 _RUN_AT_ONCE = 8
-"""Of paths at an end of a row: those with the fewest iterations, in which loops do not become
-steady."""
+"""The paths at an end of a row that are run: those with the fewest iterations, in which loops do
+not become steady."""
 
 
 @dataclass(frozen=True, slots=True)

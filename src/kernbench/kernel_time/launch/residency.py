@@ -1,4 +1,6 @@
-"""When blocks begin on the multiprocessors of a GPU: as soon as there is room (ADR-0142).
+"""When blocks begin on the multiprocessors of a GPU: as soon as there is room.
+
+See docs/model/kernels.md.
 
 All blocks that fit begin together. Those of one multiprocessor hold up each other by what each
 needs of its engines; HBM and the cache serve all blocks of the device, in order.

@@ -87,9 +87,9 @@ class GroupWaves:
     plan: ProgramPlan
     kinds: list[ProgramKind]
     timed: list[TimedProgram]
-    """By kind."""
+    """The timed program of each kind."""
     num_programs: list[int]
-    """By kind."""
+    """The number of programs of each kind."""
     segments: WaveSegments
 
 

@@ -1,7 +1,8 @@
 """Which arithmetic of a kernel serves only its addresses and masks.
 
 Arithmetic on integers that phase 1 keeps as sums takes no engine time, so neither does that on
-addresses which it does not (ADR-0100): equal addresses cost the same, however they are written.
+addresses which it does not (docs/model/cache.md): equal addresses cost the same, however they are
+written.
 """
 
 from __future__ import annotations

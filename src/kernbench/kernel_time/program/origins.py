@@ -1,4 +1,6 @@
-"""What the tiles of a kernel's text are computed from, addresses that are data too (ADR-0100).
+"""What the tiles of a kernel's text are computed from, addresses that are data too.
+
+See docs/model/cache.md.
 
 An address that is no sum of terms, or that was loaded, is a tile that commands made. Timing needs
 its shape and not its number: so each tile that an access uses is traced back to what phase 1 knows

@@ -37,7 +37,7 @@ class PipelineTimes:
 
     end_ps: int
     first_start_ps: tuple[int, ...]
-    """By site, -1 for one that never runs (a loop without iterations)."""
+    """The first start of each site, -1 for one that never runs (a loop without iterations)."""
     last_end_ps: tuple[int, ...]
 
 
@@ -165,9 +165,9 @@ class PipelineRun(PeQueues):
         self.varies = any(times.varies_over)
         self.jump = jump
         self._queues: dict[int, set[Queue]] = {}
-        """By loop, the queues that its commands take."""
+        """The queues that the commands of each loop take."""
         self.periods: set[int] = set()
-        """Of all loops that were seen to repeat themselves."""
+        """The periods of all loops that were seen to repeat themselves."""
 
     def times(self) -> PipelineTimes:
         """Run the whole program."""

@@ -5,11 +5,11 @@ starts when its operands are ready and its queue is free. It takes the queue for
 its result is there a latency after the queue is free again (ADR-0007). :class:`PeQueues` serves a
 program's commands by these rules, and :class:`SipQueues` keeps what outlives a part of a launch.
 
-Loads of one loop's body are in flight together (ADR-0081 D1). Each resource serves the loads of an
-iteration in their order, and none waits for another: a load is there when every resource has served
-it and the loads before it. So a load that waits for HBM and one that the cache serves take what the
-busier of the two needs, and no load takes longer because some resource became faster. What a load
-adds to that is its occupancy: :func:`overlapped`.
+Loads of one loop's body are in flight together (docs/model/kernels.md). Each resource serves the
+loads of an iteration in their order, and none waits for another: a load is there when every
+resource has served it and the loads before it. So a load that waits for HBM and one that the cache
+serves take what the busier of the two needs, and no load takes longer because some resource became
+faster. What a load adds to that is its occupancy: :func:`overlapped`.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ class PeQueues:
         self.ready = [0] * num_slots
         """When the value of each slot is there."""
         self.first = [-1] * num_sites
-        """By site, when it starts for the first time; -1 while it has not."""
+        """For each site, when it starts for the first time; -1 while it has not."""
         self.last = [-1] * num_sites
-        """By site, when its last run ends."""
+        """For each site, when its last run ends."""
         self.cost: list[Cost] = list(occupancy_ps)
         self.latency = latency_ps
 
@@ -205,7 +205,7 @@ class Load:
     shape: tuple[int, ...]
     """Their trip counts."""
     needs: tuple[Needs, ...]
-    """By iteration of these loops, or a single one where all are alike."""
+    """What each iteration of these loops needs, or a single entry where all are alike."""
 
     @classmethod
     def of(cls, dims: tuple[int, ...], shape: tuple[int, ...], needs: Sequence[Needs]) -> Load:
@@ -228,7 +228,7 @@ class Overlapped:
     varies: tuple[int, ...]
     """Loops (by id, outermost first) that index the occupancy."""
     total_ps: int
-    """Of all ``iterations``, without what issuing them takes."""
+    """The time of all ``iterations``, without what issuing them takes."""
     iterations: int = 1
 
     def busy_ps(self, count: int, issue_ps: int) -> int:

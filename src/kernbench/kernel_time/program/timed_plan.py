@@ -50,7 +50,7 @@ class CommandSite:
     mask: Part | None = None
     """What its mask was made of, where that is data."""
     copied_bytes: int = 0
-    """Of a product: what loads of the same loop bring of its factors each time."""
+    """The bytes of a product's factors that loads of the same loop bring each time."""
 
     @property
     def count(self) -> int:
@@ -111,7 +111,7 @@ class _Builder:
     """Where an access uses tiles: how they came to be."""
     addressing: Addressing | None = None
     multiplied: dict[int, set[int]] = field(default_factory=dict)
-    """By site of a product: the slots of its factors."""
+    """The slots of the factors of each site that is a product."""
 
     def nodes(self, body: tuple[Command, ...], loops: tuple[Loop, ...]) -> tuple[Node, ...]:
         found: list[Node] = []

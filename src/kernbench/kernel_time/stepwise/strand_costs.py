@@ -45,7 +45,8 @@ class PartCosts:
     """The costs of a part, by the sites of its plan."""
 
     program: ProgramCosts
-    """Of the programs that take longest. What leaves the SIP costs its queue the PE's port."""
+    """The costs of the programs that take longest. What leaves the SIP costs its queue the PE's
+    port."""
     useful_bytes: tuple[int, ...]
     """What all programs of the strand move in one run of a site; 0 for one that moves nothing."""
     burst_bytes: tuple[int, ...]

@@ -82,7 +82,7 @@ class StrandLog:
     _port_bytes: int = 0
     _link_bytes: int = 0
     _busy_ps: list[int] = field(default_factory=lambda: [0] * len(Queue))
-    """By sort of engine, over all PEs."""
+    """The busy time of each sort of engine, over all PEs."""
     _rows: dict[_What, _Row] = field(default_factory=dict)
     _hops: list[tuple[_What, _Row]] = field(default_factory=list)
     _newest: dict[_What, _Row] = field(default_factory=dict)

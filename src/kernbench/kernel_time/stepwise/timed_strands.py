@@ -57,7 +57,7 @@ class TimedStrand:
     ready: list[int]
     """When the value of each slot is there."""
     extents: dict[int, tuple[int, ...]]
-    """By the slot of a view of one tile: its shape, with 1 along axes where nothing varies."""
+    """The shape of each view of one tile, by its slot, with 1 along axes where nothing varies."""
     stored_ps: int
     """When all that it has written is there."""
     fence_ps: int

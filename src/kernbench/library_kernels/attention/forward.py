@@ -43,17 +43,17 @@ class AttentionProblem:
     kv_heads: int
     head_dim: int
     value_dim: int | None = None
-    """Of values and results; ``head_dim`` when missing."""
+    """The size of values and results; ``head_dim`` when missing."""
     causal: bool = False
     """Whether a query sees the keys up to its own place, counted from the end."""
     window: int = 0
     """How many keys before its own a query sees; 0 for all."""
     dtype: str = "bfloat16"
-    """Of queries, and of the products."""
+    """The dtype of queries, and of the products."""
     q_bytes: int = 2
-    """Of an element of queries and results."""
+    """Bytes per element of queries and results."""
     kv_bytes: int = 2
-    """Of an element of keys and values."""
+    """Bytes per element of keys and values."""
 
     @property
     def group(self) -> int:
@@ -85,7 +85,7 @@ class FlashKernel:
     """The structure of one implementation."""
 
     name: str
-    """Of its constants."""
+    """The name of its constants."""
     block_m: int
     block_n: int
     resident: int = 1
@@ -106,7 +106,8 @@ class FlashKernel:
     block_n_of_128: bool = False
     """Whether ``block_n`` is of head size 128, and shrinks or grows with others."""
     padding: str = "none"
-    """Of head sizes: ``none``, ``flash`` (64, 96, 128, 192, 256), ``16``, or ``power`` of two."""
+    """The padding of head sizes: ``none``, ``flash`` (64, 96, 128, 192, 256), ``16``, or ``power``
+    of two."""
     skips_window: bool = True
     """Whether it leaves out keys that lie before the windows of all queries of a tile."""
     splits: Splits = Splits.NONE
@@ -119,8 +120,8 @@ class FlashKernel:
     appends: str = "none"
     """What a launch before it copies into the cache: ``none``, ``keys`` (and values), ``all``."""
     family: str = ""
-    """Of the constants of launches beside it, which add ``_combine``, ``_append``, ``_copy``: its
-    own name when empty."""
+    """The prefix of auxiliary kernels' constants, which add ``_combine``, ``_append``, ``_copy``:
+    its own name when empty."""
 
     @property
     def beside(self) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _FULL = 0.8
 """Kernels do not split when tiles fill this share of the PEs."""
 _GOOD = 0.85
-"""Of the best share of busy PEs, that is good enough for fewer splits."""
+"""The part of the best share of busy PEs that is good enough for fewer splits."""
 _MOST = 128
 _FEW_BLOCKS = 4
 _SEGMENTS = 16

@@ -260,7 +260,7 @@ class GemmLayout:
     sizes: Ints
     """M, N, K."""
     a_strides: Ints
-    """Of a batch entry, a row and a column; the same for b and c."""
+    """Strides of a batch entry, a row and a column of a; the same for b and c."""
     b_strides: Ints
     c_strides: Ints
     grid: Ints

@@ -21,7 +21,7 @@ from kernbench.ops.probe import KernelProbe, ProbePointer
 from kernbench.ops.products.gemm_library import in_stages, takes_shared_operands, vector_tiles
 
 Types = tuple[DType | None, ...]
-"""Of a, b, bias and c; None where there is no bias."""
+"""The dtypes of a, b, bias and c; None where there is no bias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class RowProduct:
     n: int
     k: int
     strides: Ints
-    """Of a row and a column of a, of b, of a column of bias, of a row and a column of c."""
+    """Strides of a row and a column of a, of b, of a column of bias, of a row and a column of c."""
     activation: Any
     accumulator: Any
     types: Types

@@ -1,4 +1,4 @@
-"""Floats to integers as by PTX's ``cvt``: clamped, and NaN by its own rule (ADR-0103).
+"""Floats to integers as by PTX's ``cvt``: clamped, and NaN by its own rule (ADR-0042).
 
 Triton converts to 8 bits through 16, as PTX has no 8: clamped to 16 bits, then truncated.
 """

@@ -1,4 +1,4 @@
-"""Atomics on data: lanes with the same element are applied one after another (ADR-0030).
+"""Atomics on data: lanes with the same element are applied one after another (ADR-0031).
 
 The order is that of the programs, and within a program that of the elements. If the old values are
 not read, one numpy call does it; otherwise lanes are applied in *rounds* of one lane per element.

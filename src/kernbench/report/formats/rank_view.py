@@ -15,7 +15,7 @@ class RankCommand:
 
     instance: Instance
     position: int
-    """Of the rank in the command's group."""
+    """The rank's position in the command's group."""
     after: int = 0
     """The launch id of what it waited for until it started; 0: its launch by the host."""
 
@@ -66,7 +66,7 @@ class RankView:
     steps: list[HostStep] = field(default_factory=list)
     """In the order of the log."""
     commands: list[RankCommand] = field(default_factory=list)
-    """By start; what waited for what is in their instances."""
+    """The commands, ordered by start; what waited for what is in their instances."""
     ranges: list[HostRange] = field(default_factory=list)
 
 

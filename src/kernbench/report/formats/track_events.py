@@ -37,7 +37,7 @@ class _Slices:
     starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
-    """Of the events that begin them, but for the track."""
+    """The bodies of the events that begin them, but for the track."""
     leaving: dict[int, list[int]] = field(default_factory=dict)
     """Numbers of the arrows that leave a slice, by its position."""
     arriving: dict[int, list[int]] = field(default_factory=dict)

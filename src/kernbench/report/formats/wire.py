@@ -2,7 +2,7 @@
 
 Source: "Encoding", protobuf.dev. Written here because formats that are written need no reader of
 descriptions: a field is its number, and a library would add a megabyte and a release to agree on
-(ADR-0159).
+(ADR-0010).
 """
 
 from __future__ import annotations

@@ -148,8 +148,8 @@ class Keeper:
         self._channels: dict[Hashable, int] = {}
         self._signature_numbers: dict[Hashable, int] = {}
         self._signatures: dict[int, tuple[int, Hashable]] = {}
-        """By the identity of what ranks ask of a collective: its number, and itself. To hash it
-        takes longer than all else that is noted of a part."""
+        """The number of what ranks ask of a collective, and what they ask, by its identity: hashing
+        it takes longer than all else that is noted of a part."""
         self._decided_by_data: list[tuple[dict[str, Any], Any]] = []
         self._spawns: dict[Any, int] = {}
         self._spends: dict[tuple[str, str, int, int], int] = {}

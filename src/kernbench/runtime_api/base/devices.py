@@ -25,14 +25,14 @@ class Sip:
     launch_ps: int
     """How long a launch keeps the host busy."""
     tcm_bytes: int
-    """Of one PE."""
+    """TCM of one PE."""
     shared_memory_bytes: int
     """The part of the TCM that one program may use for loads that run ahead."""
     pes: DeviceEngine
     """What kernels, fills and copies of all its streams share."""
     cache: CacheContents
     queue: Stream
-    """Of its default stream."""
+    """The queue of its default stream."""
 
 
 class _Sips(dict[int, Sip]):
@@ -69,9 +69,10 @@ class Devices:
         """Returns the PEs, cache and queue of a SIP, made on first use. Each launch asks several
         times: without a call of Python."""
         self._cache_steps: defaultdict[int, CacheSteps] = defaultdict(CacheSteps)
-        """By the identity of the description of a SIP, which the machine holds."""
+        """The cache steps of each SIP, by the identity of its description, which the machine
+        holds."""
         self._more_queues: defaultdict[int, list[Stream]] = defaultdict(list)
-        """By SIP, of its streams other than the default one."""
+        """The queues of each SIP's streams other than the default one."""
         self.hbm = HbmSharing(simulation)
         """Commands in progress on the SIPs, which share HBM bandwidth and slow each other down."""
 

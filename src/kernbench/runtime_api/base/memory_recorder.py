@@ -132,9 +132,10 @@ class _Places:
 
     def __init__(self) -> None:
         self._files = _OwnersOfFiles()
-        """By the names of files; texts know their hash, and code does not."""
+        """The owners of files by name; texts know their hash, and code does not."""
         self._places: dict[tuple[int, int, tuple[str, ...]], Place] = {}
-        """By the identity of code, the instruction and the layers, innermost first."""
+        """The place of an allocation by the identity of code, the instruction and the layers,
+        innermost first."""
         self._kept: dict[int, CodeType] = {}
         """The program's code that has an identity there."""
 

@@ -112,7 +112,7 @@ class Run:
         )
         self.ended = False
         self.main_state = RankState(rank=0, world_size=1, sip_id=0, spawn_id=-1)
-        """That of the code outside of ``spawn``."""
+        """The state of the code outside of ``spawn``."""
         self.devices = Devices(self.machine, self.simulation, data, self.lines)
         self.folding: Folding | None = None
         """Which ranks run for which others, if not all of them run (ADR-0166)."""

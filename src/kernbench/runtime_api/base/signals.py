@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Wake = Callable[[], None]
 Heard = Mapping[int, "Clock"]
-"""By timeline, the newest launch known to have begun: all that it follows has ended."""
+"""The newest launch known to have begun, by timeline: all that it follows has ended."""
 
 
 class Signals:

@@ -40,7 +40,7 @@ def build_record(
 
 
 Views = Sequence[tuple[BufferView, ...]]
-"""Of every rank."""
+"""The views of every rank."""
 Shown = Callable[[BufferView], Array]
 """The arrays that a collective moves: the elements, or which of them were written."""
 

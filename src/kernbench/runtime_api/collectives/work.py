@@ -37,7 +37,7 @@ class Signature:
 
     op: str
     shapes: tuple[tuple[int, ...], ...]
-    """Of the input tensors; of the outputs for a broadcast and a receive."""
+    """Shapes of the input tensors; of the outputs for a broadcast and a receive."""
     dtype: ElementType | None
     reduce_op: str
     root: int

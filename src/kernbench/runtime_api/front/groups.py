@@ -38,7 +38,7 @@ class ProcessGroup:
         """How long the first rank at a collective waits for the last, in simulated time."""
         self.positions = {rank: position for position, rank in enumerate(ranks)}
         self.pending: dict[int, Collective] = {}
-        """By the number of the call, counted from 1."""
+        """The collectives that have begun, by the number of the call, counted from 1."""
 
     def __repr__(self) -> str:
         return f"ProcessGroup({self.name}, ranks {list(self.ranks)})"

@@ -99,7 +99,8 @@ class Player:
         self._meeting_of = given["meetings"]
         self._meetings: dict[int, Collective] = {}
         self.num_kept = 0
-        """Of how many meetings, those with the lowest numbers, it is asked when they ran."""
+        """The number of meetings, those with the lowest numbers, of which it is asked when they
+        ran."""
         self._actors = actions.actors
         self._wanted = _wanted(actions)
         self._handles: dict[tuple[int, int], Handle] = {}

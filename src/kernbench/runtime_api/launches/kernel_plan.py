@@ -49,7 +49,7 @@ class KernelPlan:
         self.trace = trace
         self.grid, self.ints = grid, ints
         self.templates: dict[Any, Template] = {}
-        """By machine state; the launcher makes the keys."""
+        """The template for each state of the machine; the launcher makes the keys."""
         self.timings: dict[Any, Any] = {}
         """What a launcher that schedules operations makes of them."""
         self.size_bytes = trace_bytes(trace)

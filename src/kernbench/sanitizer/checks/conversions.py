@@ -1,6 +1,6 @@
 """Floats out of range of the integer type: the result of the conversion differs by machine.
 
-A conversion gives what NVIDIA's GPUs give (ADR-0103), so its result is defined. It is reported if
+A conversion gives what NVIDIA's GPUs give (ADR-0042), so its result is defined. It is reported if
 it reaches memory or an address, not if the program drops it, for example by ``tl.where``.
 """
 

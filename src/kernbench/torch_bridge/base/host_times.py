@@ -33,13 +33,13 @@ class HostTimes:
         }
         in_order = [parts[each] for each in HostPart]
         self.called = tuple(ps(each) for each in in_order)
-        """Of an operation that autograd does not record, by :class:`HostPart`."""
+        """The time of an operation that autograd does not record, by :class:`HostPart`."""
         in_cxx = {**parts, HostPart.ELEMENTWISE: spec.cast_us}
         self.called_in_cxx = tuple(ps(in_cxx[each]) for each in HostPart)
         """The same where autocast calls it: its casts."""
         recorded_ps = [0 if each is HostPart.FREE else ps(of.recorded_us) for each in HostPart]
         self.recorded = tuple(map(add, self.called, recorded_ps))
-        """Of one that it records."""
+        """The time of an operation that autograd records."""
         self.recorded_in_cxx = tuple(map(add, self.called_in_cxx, recorded_ps))
         """The same where autocast calls it."""
         plain = (HostPart.VIEW, HostPart.FACTORY, HostPart.FREE)
@@ -47,7 +47,7 @@ class HostTimes:
             ps(time_us, spec.backward_share) + (0 if part in plain else ps(spec.backward_node_us))
             for part, time_us in zip(HostPart, in_order, strict=True)
         )
-        """Of one that a backward node calls, with the node."""
+        """The time of an operation that a backward node calls, with the node."""
         self.foreach_tensor_ps = ps(of.foreach_tensor_us)
         self.python_call_ps = ps(spec.python_call_us)
         self.uncounted_ps = self.python_call_ps * spec.python_calls_per_operation
@@ -61,7 +61,7 @@ class HostTimes:
         self.triton_argument_ps = ps(spec.triton_argument_us)
         small = {HostPart.VIEW: spec.compiled_empty_us, HostPart.FACTORY: spec.compiled_empty_us}
         self.in_graph = tuple(ps(small.get(each, parts[each])) for each in HostPart)
-        """Of one that a compiled graph calls."""
+        """The time of an operation that a compiled graph calls."""
         self.compiled_call_ps = ps(spec.compiled_call_us)
         self.compiled_guard_ps = ps(spec.compiled_guard_us)
         self.compiled_record_ps = ps(spec.compiled_record_us)

@@ -33,7 +33,7 @@ class GraphRun(NamedTuple):
     phase: AutogradPhase
     """What it was compiled for."""
     cold: Mapping[int, StorageWeakRef]
-    """Of what it is given, the storages that no operation has just made: weights, and in a backward
+    """The storages among its operands that no operation has just made: weights, and in a backward
     what the forward has kept. By ``cdata``, which no other storage has while there are these."""
 
     @classmethod

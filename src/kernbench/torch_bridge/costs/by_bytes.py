@@ -51,7 +51,7 @@ def timing_by_bytes(
 
 
 _THREADS = 1024
-"""Of a program whose threads each compute one position."""
+"""The threads of a program each of which computes one position."""
 
 
 def chain_ps(sip: SipSpec, planes: int, positions: int) -> int:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _FP4 = "float4_e2m1fn"
 _FP4_BYTES = 0.5 + 1 / 16
-"""Of an element with its share of scales: blocks of 16 share one of a byte."""
+"""Bytes per element, scales included: blocks of 16 share one of a byte."""
 _LEAST_PART = 1024
 """The shortest part of K in a split-K product."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kernbench.op_log import Template
 
 _MOST_TENSORS = 16
-"""Of an operation on lists, those that are named."""
+"""The most tensors that are named of an operation on lists."""
 _Tensors = tuple[tuple[tuple[int, ...], str], ...]
 """The shapes and dtypes of tensors."""
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _NAMED = (torch.dtype, torch.layout, torch.memory_format)
 _REGISTERED_BY = {"fsdp": "torch.distributed.fsdp"}
-"""By namespace, the part of PyTorch that registers its operations when it is imported."""
+"""The part of PyTorch that registers the operations of a namespace when it is imported."""
 
 
 class NotKeptError(Exception):

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 _FORWARD = "aten.native_layer_norm"
 _CYCLES = 380
-"""Of a PE for a block. Fitted to timm's ConvNeXt-Atto-OLS, whose rows have 40 to 320 elements, on
-RTX 3090; RTX 4090, RTX 5090 and RTX PRO 6000 ask for 390 to 430 (ADR-0203)."""
+"""The cycles of a PE for a block. Fitted to timm's ConvNeXt-Atto-OLS, whose rows have 40 to 320
+elements, on RTX 3090; RTX 4090, RTX 5090 and RTX PRO 6000 ask for 390 to 430
+(docs/model/norms-and-reductions.md)."""
 _BACKWARD, _KERNEL = "aten.native_layer_norm_backward", "aten_norm_weights"
 _WITH_MORE_BLOCKS = (2, 0)
 """The first release whose blocks read means and deviations by all their threads (PyTorch, pull

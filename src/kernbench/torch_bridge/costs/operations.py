@@ -78,7 +78,7 @@ class OperationCosts:
         self._given = GivenShapes()
         self._by_bytes: dict[Any, OperationTiming] = {}
         self._rearrangements: dict[tuple[OperationTiming, int], OperationTiming] = {}
-        """Schedules of products by their sizes and the bytes moved."""
+        """Timings with the bytes of a rearrangement added, by the timing and these bytes."""
         self.is_rounded = False
         """Whether products of float32 were timed as tf32."""
         self.unknown = Counter[str]()

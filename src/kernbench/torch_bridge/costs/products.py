@@ -243,12 +243,13 @@ class OperandLayout:
     """How the matrices of a product lie in memory, as far as its time depends on it."""
 
     access_bytes: int = 16
-    """That a lane can load at a time: the most, up to 16, that all rows are multiples of."""
+    """The bytes that a lane can load at a time: the most, up to 16, that all rows are multiples
+    of."""
     a_shared: bool = False
     """Whether A is one matrix for the whole batch: ``torch.matmul`` expands a weight."""
     b_shared: bool = False
     weight_bytes: float | None = None
-    """Of an element of B with its share of scales, where it is narrower than it multiplies."""
+    """Bytes per element of B, scales included, where it is narrower than it multiplies."""
     grouped: bool = False
     """Whether the products are groups, which one launch goes over."""
 

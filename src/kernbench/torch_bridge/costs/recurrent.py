@@ -1,8 +1,8 @@
 """The time of recurrent layers, as cuDNN runs them.
 
-What the inputs of all steps ask is one product per layer. Then each step is a product of the
-states and one kernel that does everything else of it, where the steps of both directions, or of
-several layers behind each other, are launched side by side. Backward, a step is that kernel's
+The input projection of all steps is one product per layer. Then each step is a product of the
+states and one kernel for the rest of it, where the steps of both directions, or of several layers
+behind each other, are launched side by side. Backward, a step is that kernel's
 gradient and a product; gradients of inputs and of weights are products over all steps.
 
 Source: Appleyard, Kocisky, Blunsom, "Optimizing Performance of Recurrent Neural Networks on GPUs"
@@ -90,7 +90,7 @@ class _Layers:
 
     @property
     def stages(self) -> tuple[tuple[int, int, int], ...]:
-        """What is launched side by side, of how many sequences, and how often behind each other.
+        """Pairs of (parallel steps, batch, sequential repeats), in their order.
 
         A layer's step needs its own step before it, and that of the layer below; but with two
         directions all of the layer below.

@@ -255,12 +255,12 @@ _IN_REGISTERS = 1024
 _IN_SHARED_MEMORY = 48 << 10
 """Bytes that a block has without asking for more."""
 _BLOCKS_PER_PE = 2
-"""Of 1024 threads, each with a row of its own."""
+"""The blocks of a PE, each of 1024 threads with a row of their own."""
 _SOFTMAX = {"aten._softmax": (1, 3), "aten._log_softmax": (1, 3)}
 _BACKWARD = {"aten._softmax_backward_data": (2, 2), "aten._log_softmax_backward_data": (2, 2)}
 _READS = _SOFTMAX | _BACKWARD
-"""By operation: tensors that it reads, with the dim after them, and how often it reads long rows.
-"""
+"""The tensors that each operation reads, with the dim after them, and how often it reads long
+rows."""
 _NORMS_BACKWARD = frozenset(
     {"aten.native_layer_norm_backward", "aten.native_group_norm_backward"}
     | {"aten._fused_rms_norm_backward"}

@@ -143,8 +143,8 @@ _ROWS: dict[str, tuple[int | None, int]] = {
     "index_copy": (1, 2),
     "index_fill": (1, 2),
 }
-"""By operation: positions of the dim (0: the first, without an argument; None: elements of all) and
-of the indices."""
+"""Positions of the dim (0: the first, without an argument; None: elements of all) and of the
+indices, by operation."""
 _ALONG = frozenset({"gather", "scatter", "scatter_add", "scatter_reduce"})
 """What has an index for each element, along a dim."""
 _BY_LISTS = frozenset({"index", "_unsafe_index", "index_put"})
@@ -160,7 +160,7 @@ class Selection:
     run_bytes: int
     runs: int
     table_bytes: int
-    """Of one part of the table, among whose runs indices choose."""
+    """Bytes of one part of the table, among whose runs indices choose."""
     parts: int = 1
     changes: bool = False
     """Whether the table is changed there, and not read."""

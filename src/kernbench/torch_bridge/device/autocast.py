@@ -1,4 +1,4 @@
-"""``torch.autocast`` on simulated devices, with CUDA's lists of operations (ADR-0099).
+"""``torch.autocast`` on simulated devices, with CUDA's lists of operations (ADR-0077).
 
 To C++ a device tensor is on the CPU, or has no data, and CUDA's autocast casts neither. So its
 kernels are replaced by those below during a run, and a thread in which autocast is on has their
@@ -54,7 +54,7 @@ _INTO_FLOAT32 = _words(
     prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum
     """
 )
-# From float16 they are one kernel, with a flag (ADR-0207).
+# From float16 they are one kernel, with a flag (docs/model/norms-and-reductions.md).
 _FROM_HALF = {
     torch.ops.aten.softmax.int: torch.ops.aten._softmax.default,
     torch.ops.aten.log_softmax.int: torch.ops.aten._log_softmax.default,

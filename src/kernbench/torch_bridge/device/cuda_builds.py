@@ -38,4 +38,4 @@ def install(patches: Patches) -> None:
 
 
 _CUDNN_VERSION = 91002
-"""Of PyTorch's wheels with CUDA 12.8."""
+"""The version of cuDNN in PyTorch's wheels with CUDA 12.8."""

@@ -117,7 +117,7 @@ def _capability(device: Any = None) -> tuple[int, int]:
 
 
 _ARCHITECTURES = (75, 80, 86, 90, 100, 120)
-"""That PyTorch's wheels with CUDA 12.8 are compiled for."""
+"""The architectures that PyTorch's wheels with CUDA 12.8 are compiled for."""
 
 
 def _architectures() -> list[str]:

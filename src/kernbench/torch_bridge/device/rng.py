@@ -1,7 +1,7 @@
 """Random numbers of simulated devices: a generator has a seed and an offset, as on a GPU.
 
 The numbers themselves are the CPU generator's: consecutive draws give what the same draws give on
-the CPU after the same seed (ADR-0118). At an offset that no draw has reached, numbers follow from
+the CPU after the same seed (ADR-0063). At an offset that no draw has reached, numbers follow from
 the seed and the offset alone. They are not the numbers of a GPU.
 """
 

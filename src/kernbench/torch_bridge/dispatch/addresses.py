@@ -36,9 +36,9 @@ class Addresses(LentMemory):
         super().__init__()
         self._has_data = has_data
         self._storages: dict[int, StorageWeakRef] = {}
-        """By the address of their first byte."""
+        """Storages by the address of their first byte."""
         self._asked: dict[int, StorageWeakRef] = {}
-        """By the addresses that were read: Triton reads them at every launch."""
+        """Storages by the addresses that were read: Triton reads them at every launch."""
         self._starts: list[int] | None = None
         """The addresses of first bytes, sorted; None if not sorted yet."""
         self._most = _FEW

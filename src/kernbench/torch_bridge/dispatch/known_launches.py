@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
 _MOST_KEPT = 64
-"""Of how many launches the times are kept, the latest ones."""
+"""The number of launches whose times are kept, the latest ones."""
 
 _UNWRITTEN = 0xA5
 """The bytes of memory that a kernel is about to write: an element of them counts as unwritten."""

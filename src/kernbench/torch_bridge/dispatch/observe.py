@@ -52,15 +52,16 @@ _dispatch_mode = torch._C._get_dispatch_mode
 _ZERO_WITHOUT_MEMORY = torch.ops.aten._efficientzerotensor.default
 _ZEROS = torch.ops.aten.zeros.default
 _NUMBER = torch.ops.aten.scalar_tensor.default
-"""What C++ calls for a number that a program assigns to elements of a tensor."""
+"""The operation behind the assignment of a scalar to elements of a tensor."""
 _STRIDED = torch.strided
 _SIZE_BYTES = 8
-"""Of the size of a result, which the host reads."""
+"""Bytes of a result's size, which the host reads."""
 DispatchKey = torch._C.DispatchKey
 _OF_ANY_DEVICE = (DispatchKey.CompositeExplicitAutograd, DispatchKey.BackendSelect)
 """The keys of what calls the operations of an operator of functions."""
 _OPERATIONS: dict[int, tuple[Operation, Any]] = {}
-"""By the identity of the overload, which the entry keeps alive: its own hash is slow Python."""
+"""Operations by the identity of the overload, which the entry keeps alive: its own hash is slow
+Python."""
 
 
 class Observer(Mode):
@@ -77,7 +78,7 @@ class Observer(Mode):
         self._process = process
         self._host = process.host
         self._owe = process.host.meet if isinstance(process.host, EagerHost) else None
-        """Tells a host that takes time for operations of one; None for other hosts."""
+        """Charges host time per operation; None where hosts take none for operations."""
         self._registrations = process.registrations
         self._registered = process.registrations.of_devices
         self._quick = process.registrations.quick

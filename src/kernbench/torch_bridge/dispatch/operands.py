@@ -29,7 +29,7 @@ from kernbench.torch_bridge.placement.residence import (
 _HERE = str(Path(__file__).parents[1])
 _OVERLOADS = torch._ops.__file__
 _ANYWHERE = Residence(None)
-"""That of wrappers, and of sparse tensors of the host: they go with both."""
+"""The residence of wrappers, and of sparse tensors of the host: they go with both."""
 _ANYWHERE.is_open = True
 _REFERENCES_OF_CPP = 3
 """References to an argument that only C++ holds: its own, the argument tuple's, the count's."""

@@ -41,7 +41,7 @@ class Known:
         self.made = made
         """Layouts of its results, or positions of the operands that it returns."""
         self.timings: dict[int, OperationTiming] = {}
-        """By SIP."""
+        """The timing on each SIP."""
 
 
 class Shapes:

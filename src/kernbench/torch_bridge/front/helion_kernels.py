@@ -1,4 +1,4 @@
-"""Helion, whose kernels become Triton's: compiling and tuning them (ADR-0126 D2, ADR-0171).
+"""Helion, whose kernels become Triton's: compiling and tuning them (ADR-0126 D2, ADR-0097).
 
 What it compiles takes no simulated time, and its autotuner measures in modeled time: once, off the
 timeline, as ``triton.testing.do_bench`` does.
@@ -19,7 +19,7 @@ from kernbench.torch_bridge.processes.process import current
 _TRACING = ("__init__", "compile_config")
 """Methods of a kernel for some arguments: to trace its function, and to write Triton for it."""
 _SEARCHING = "autotune"
-"""That to search for the configuration to write it with."""
+"""The autotuning method of a kernel: it searches for the configuration to write Triton with."""
 
 VARIABLES: Mapping[str, str] = MappingProxyType(
     {"HELION_AUTOTUNE_PRECOMPILE": "0", "HELION_AUTOTUNE_BENCHMARK_SUBPROCESS": "0"}
@@ -52,7 +52,7 @@ PATCHES: Mapping[str, Callable[[ModuleType, Patches], None]] = MappingProxyType(
         "helion.autotuner.benchmarking": _measure_in_modeled_time,
     }
 )
-"""By module, what is done when a program has imported it."""
+"""What is done when a program has imported a module, by its name."""
 
 
 def _bench(

@@ -1,4 +1,4 @@
-"""The names of simulated hosts, where a machine has several nodes (ADR-0165)."""
+"""The names of simulated hosts, where a machine has several nodes (ADR-0062)."""
 
 from __future__ import annotations
 

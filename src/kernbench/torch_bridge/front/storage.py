@@ -34,7 +34,7 @@ class SharedStorage:
         self._spec = spec
         self._latency_ps = ceil_ps(spec.latency_ms * _PS_PER_MS)
         self._free_ps: dict[int, int] = {}
-        """By node; -1 is the file system."""
+        """When the storage of each node is free; -1 is the file system."""
 
     def end_ps(self, node: int, size_bytes: int, now_ps: int) -> int:
         """Return when a node has moved some bytes that it begins with now."""

@@ -62,7 +62,8 @@ class Branch:
     queue: Stream
     """The stream's queue outside of the capture."""
     seen: dict[int, int] = field(default_factory=dict)
-    """By branch number: how many of its commands the next command on this branch comes after."""
+    """The number of a branch's commands that the next command on this branch comes after, by
+    branch."""
 
 
 class CaptureQueue(Stream):
@@ -91,7 +92,7 @@ class Branches:
         self.commands: list[Command] = []
         self._all: list[Branch] = []
         self._markers: dict[Marker, dict[int, int]] = {}
-        """By event: what its branch came after when it was recorded."""
+        """What the branch of each event came after when it was recorded."""
         self._join(stream)
 
     def _join(self, stream: DeviceStream) -> Branch:

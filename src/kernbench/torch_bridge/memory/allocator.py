@@ -193,7 +193,7 @@ class CachingAllocator:
         """The free blocks of each pool, sorted by size and then by address."""
         self._next_address = 0
         self._num_changes = 0
-        """Of the free blocks."""
+        """The number of changes of the free blocks."""
         self.in_use: dict[MemoryBlock, None] = {}
         """In order, as nothing else about it is."""
         self.returned: deque[MemoryBlock] = deque()

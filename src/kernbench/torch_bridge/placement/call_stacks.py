@@ -34,11 +34,12 @@ class CallStack(NamedTuple):
     line: int
     """The innermost line of the program; 0 without one."""
     inner: FrameType | None
-    """Of the innermost call of a module (in a backward pass: of one that is computed again)."""
+    """The frame of the innermost call of a module (in a backward pass: of one that is computed
+    again)."""
     outer: FrameType | None
-    """Of the outermost one."""
+    """The frame of the outermost one."""
     step: FrameType | None
-    """Of an optimizer's step."""
+    """The frame of an optimizer's step."""
     marks: int
     """What names of functions say, for :meth:`is_cache` and :meth:`is_sharding`."""
 
@@ -58,7 +59,7 @@ class CallStacks:
 
     def __init__(self) -> None:
         self._kinds: dict[int, int] = {}
-        """By the identity of code, whose own hash is slow."""
+        """The kind of code by its identity: its own hash is slow."""
         self._codes: list[CodeType] = []
         """Keeps these identities."""
 

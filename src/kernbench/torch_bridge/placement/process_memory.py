@@ -55,7 +55,7 @@ class ProcessMemory:
         self._roles = Roles()
         self._pass: Pass = ()
         self._number = 0
-        """Of the pass."""
+        """The number of the pass."""
         self._is_over = False
         """Whether something was freed after its end."""
         self._has_ended = False

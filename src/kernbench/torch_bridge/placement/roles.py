@@ -40,7 +40,7 @@ class Roles:
 
     def __init__(self) -> None:
         self._names: dict[int, ModuleName] = {}
-        """By the identity of a module."""
+        """The names of modules by their identity."""
         self._roots: list[ref[torch.nn.Module]] = []
         self._optimizers: dict[int, ref[torch.optim.Optimizer]] = {}
         self._parameters: dict[int, tuple[ModuleName, str]] = {}

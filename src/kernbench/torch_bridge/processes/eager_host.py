@@ -44,7 +44,7 @@ class EagerHost(Host):
         self.calls: PythonCalls = PythonCalls()
         self._owed_ps = 0
         self._view_ps = self.times.called[_VIEW]
-        """Of a view before an operation like the latest one."""
+        """The time of a view before an operation like the latest one."""
 
     @property
     def now_ps(self) -> int:

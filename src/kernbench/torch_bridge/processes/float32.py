@@ -1,4 +1,4 @@
-"""The precision of products that a process requests (ADR-0117); it affects their time."""
+"""The precision of products that a process requests (ADR-0064); it affects their time."""
 
 from __future__ import annotations
 

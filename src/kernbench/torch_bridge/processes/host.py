@@ -59,7 +59,7 @@ class Host:
         self._put_span = run.recorder.span
         self._put_wait = run.op_log.plain_waits.extend
         self._launch_times_ps: dict[int, int] = {}
-        """By SIP."""
+        """The launch time of each SIP."""
         self._streams: dict[int, Stream] = {}
         """Queues of the default streams, by SIP."""
         self.calls: PythonCalls | None = None

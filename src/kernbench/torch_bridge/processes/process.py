@@ -158,11 +158,11 @@ class Process:
         self.threads: list[RankThread] = []
         """Threads that it has started."""
         self.memory: Any = None
-        """What a worker has of its own of its program's modules; None for ranks."""
+        """A worker's own values of its program's modules; None for ranks."""
         self.pid = 0
         """Its process id, 0 for that of the real process."""
         self.parent_pid = 0
-        """That of the process that has started it, for a worker."""
+        """The parent's process id, for a worker."""
         self.signals = SignalState()
         self.workers: set[BaseProcess] = set()
         """Processes that it has started by ``multiprocessing``."""

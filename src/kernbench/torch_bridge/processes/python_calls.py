@@ -123,7 +123,7 @@ class ProgramPlace:
         self.next_met: ProgramPlace | None = None
         """The place of the operation after it, the last time."""
         self.legs: dict[ProgramPlace, Leg] = {}
-        """By where they lead, as far as somebody asked there."""
+        """The legs by where they lead, as far as somebody asked there."""
         self.latest = Leg(0)
         self.num_changes = 0
         self.num_missed = 0
@@ -264,7 +264,7 @@ class ThreadCalls:
         self._enable = self._profiler.enable
         self._disable = self._profiler.disable
         self.depth = 1
-        """Of pauses; 0 while the program runs."""
+        """The depth of pauses; 0 while the program runs."""
         self.is_on = False
         """Whether the profiler counts."""
 

@@ -192,7 +192,7 @@ _PLAIN = frozenset(
 )  # fmt: skip
 """Types whose values are copied, with what they contain."""
 _MOST_BYTES = 1 << 26
-"""Of an array that is copied; larger ones are data, which workers read."""
+"""The most bytes of an array that is copied; larger ones are data, which workers read."""
 
 
 _OF_PROGRAM = frozenset({"__main__", "__mp_main__"})

@@ -60,7 +60,7 @@ class Trampolines:
     def __init__(self, library: Callable[[str], torch.library.Library]) -> None:
         self._library_of = library
         self._libraries: dict[str, torch.library.Library] = {}
-        """By namespace."""
+        """Libraries by namespace."""
         self._operators: dict[str, _Operator] = {}
         self._placed: dict[tuple[str, str], Any] = {}
         """The dispatcher's kernels before the run, by operator and key."""

@@ -149,7 +149,7 @@ def _learned(score_mod: Callable[..., Tensor], query: Tensor) -> tuple[Tensor, .
 
 
 _NUM_ARGUMENTS = 16
-"""Of the Triton kernel: operands and results, the block mask, sizes."""
+"""The number of the Triton kernel's arguments: operands and results, the block mask, sizes."""
 
 
 def _launch(query: Tensor, key: Tensor, num_keys: int, results: Any, *, backward: bool) -> None:

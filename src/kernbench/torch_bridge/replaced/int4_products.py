@@ -15,7 +15,7 @@ from kernbench.torch_bridge.processes.of_all import library_of_all
 _INNER_TILES = (2, 4, 8)
 _GROUPS = (32, 64, 128, 256)
 _ROWS, _COLUMNS = 8, 16
-"""Of a tile of the packed matrix; a row of tiles has so many columns per inner tile."""
+"""The shape of a tile of the packed matrix; a row of tiles has so many columns per inner tile."""
 _ZERO = 8
 """The integer that is 0, before the group's own zero is added."""
 

@@ -1,4 +1,4 @@
-"""DTensor's sharding rules, computed once for all ranks (ADR-0066).
+"""DTensor's sharding rules, computed once for all ranks (ADR-0098).
 
 A real rank computes how an operation is sharded once, in milliseconds. Here all ranks would do that
 one after another: one does, and the hosts of all take the time of its calls. For lists of all

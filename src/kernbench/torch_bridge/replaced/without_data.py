@@ -1,4 +1,4 @@
-"""What must work differently in PyTorch when device tensors have no data (ADR-0066)."""
+"""What must work differently in PyTorch when device tensors have no data (ADR-0098)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ STAGES = st.integers(1, 8)
 TIMES = st.integers(1, 50).map(float)
 
 
-@pytest.mark.adr("0038-D3")
 @given(stages=STAGES, microbatches=st.integers(1, 20), stage_us=TIMES, send_us=TIMES)
 def test_one_way_the_last_microbatch_waits_for_those_before_it(
     stages: int, microbatches: int, stage_us: float, send_us: float
@@ -24,7 +23,6 @@ def test_one_way_the_last_microbatch_waits_for_those_before_it(
     assert forward_us(stages, microbatches, stage_us, send_us) == pytest.approx(expected)
 
 
-@pytest.mark.adr("0038-D3")
 @given(stages=STAGES, rounds=st.integers(1, 5), forward=TIMES, backward=TIMES)
 def test_the_bubble_is_one_microbatch_less_than_stages(
     stages: int, rounds: int, forward: float, backward: float
@@ -34,7 +32,6 @@ def test_the_bubble_is_one_microbatch_less_than_stages(
     assert found == pytest.approx((microbatches + stages - 1) * (forward + backward))
 
 
-@pytest.mark.adr("0038-D3")
 @given(
     stages=st.integers(2, 6), rounds=st.integers(1, 4), chunks=st.integers(2, 4),
     forward=TIMES, backward=TIMES,
@@ -56,7 +53,6 @@ def test_sends_never_help(stages: int, microbatches: int, send_us: float) -> Non
     assert with_sends >= without >= microbatches * 30.0
 
 
-@pytest.mark.adr("0070-D2")
 @given(stages=st.integers(1, 6), microbatches=st.integers(1, 12), send_us=TIMES)
 def test_waiting_for_sends_never_helps(stages: int, microbatches: int, send_us: float) -> None:
     common = (stages, microbatches, 10.0, 20.0, send_us)
@@ -66,7 +62,6 @@ def test_waiting_for_sends_never_helps(stages: int, microbatches: int, send_us: 
         assert waiting == pytest.approx(30.0 * microbatches)
 
 
-@pytest.mark.adr("0070-D2")
 @given(stages=st.integers(1, 6), microbatches=st.integers(1, 12), end=TIMES)
 def test_the_last_stage_does_the_loss_of_every_microbatch(
     stages: int, microbatches: int, end: float

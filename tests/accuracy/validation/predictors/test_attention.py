@@ -58,7 +58,6 @@ def test_each_stack_and_dtype_has_its_kernel(
     assert "fa3_decode_fp8kv" in answers["fp8 cache"][1]
 
 
-@pytest.mark.adr("0133-D1")
 def test_windows_and_head_sizes_have_structures_of_their_own(
     answers: dict[str, tuple[float | None, str]],
 ) -> None:
@@ -68,7 +67,6 @@ def test_windows_and_head_sizes_have_structures_of_their_own(
     assert attention_kernels("sm89")[own].family == own.removesuffix("_d256")
 
 
-@pytest.mark.adr("0129-D5")
 def test_what_no_device_can_give_is_refused_with_its_reason(
     answers: dict[str, tuple[float | None, str]],
 ) -> None:

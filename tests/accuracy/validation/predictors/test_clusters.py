@@ -1,4 +1,7 @@
-"""Rows between nodes are answered by the machine that names their source (ADR-0164)."""
+"""Rows between nodes are answered by the machine that names their source.
+
+See docs/model/collectives.md.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,6 @@ MI355X,all_reduce,fp32,16,2,2147483648,10989,,,,RCCL,hisohara-mi355x
 """
 
 
-@pytest.mark.adr("0164-D4")
 def test_all_reduces_between_nodes_are_near_their_measurements(tmp_path: Path) -> None:
     path = tmp_path / "collectives.csv"
     path.write_text(HEAD + ROWS)

@@ -62,7 +62,6 @@ def test_no_tile_is_faster_than_its_bound(
     assert bound_ps <= TUNER.time_ps(problem, tile, machine, cached)
 
 
-@pytest.mark.adr("0078-D3")
 @settings(max_examples=12, deadline=None)
 @given(
     n=SIDES,
@@ -84,7 +83,6 @@ def test_no_vector_tile_is_faster_than_its_bound(
     assert bound_ps <= TUNER.time_ps(problem, tile, machine, cached)
 
 
-@pytest.mark.adr("0078-D2")
 def test_a_row_times_a_matrix_may_go_through_the_vector_engine() -> None:
     machine, dearer = load_machine("a100-sxm-80g", 1), load_machine("h100-sxm", 1)
     row = Problem(1, 512, 2048, float16)
@@ -96,7 +94,6 @@ def test_a_row_times_a_matrix_may_go_through_the_vector_engine() -> None:
         assert not any(tile.is_vector for tile in tiles(problem, sip, KERNEL))
 
 
-@pytest.mark.adr("0081-D4")
 @pytest.mark.parametrize("m", [1, 512])
 def test_the_fastest_tiles_are_those_of_timing_all_of_them(m: int) -> None:
     problem, machine = Problem(m, 1024, 2048, bfloat16), load_machine("a100-sxm-80g", 1)
@@ -130,7 +127,6 @@ def test_tiles_have_as_many_stages_as_fit_beside_the_registers() -> None:
             assert tile.num_stages == 5 or (tile.num_stages + 1) * stage > room
 
 
-@pytest.mark.adr("0075-D1")
 def test_a_source_has_the_tiles_of_its_own_library() -> None:
     problem = Problem(512, 6144, 8192, float16)
     machine = load_machine("h100-sxm", 1)
@@ -160,7 +156,6 @@ def test_only_the_harness_knows_of_warm_weights() -> None:
     assert warm <= TUNER.tune(problem, machine, KERNEL).kernel_us
 
 
-@pytest.mark.adr("0039-D3")
 def test_the_input_is_warm_if_every_buffer_fits_beside_it() -> None:
     sip = load_machine("h100-sxm", 1).sip
     assert sip.cache is not None

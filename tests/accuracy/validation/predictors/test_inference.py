@@ -27,7 +27,6 @@ def generated(
 
 
 @pytest.mark.slow
-@pytest.mark.adr("0038-D1")
 def test_more_work_takes_longer(tmp_path: Path) -> None:
     base, longer, deeper, wider, prompt = times_of(
         tmp_path, HEADER,
@@ -41,7 +40,6 @@ def test_more_work_takes_longer(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.adr("0038-D1")
 def test_a_request_is_its_prompt_and_its_tokens(tmp_path: Path) -> None:
     """Every further token costs a pass through all layers, over a cache that is little longer."""
     four, six, eight = times_of(tmp_path, HEADER, *(generated(new=new) for new in (4, 6, 8)))
@@ -49,14 +47,12 @@ def test_a_request_is_its_prompt_and_its_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.adr("0038-D3")
 def test_stages_without_microbatches_take_as_long_as_one(tmp_path: Path) -> None:
     one, two = times_of(tmp_path, HEADER, generated(), generated(pp=2))
     assert one < two < 1.5 * one
 
 
 @pytest.mark.slow
-@pytest.mark.adr("0038-D1")
 def test_padding_is_not_computed_where_it_is_removed(tmp_path: Path) -> None:
     line = "A100-SXM4-80GB,encode,fp16,small,1024,4,8,128,32,{tokens},,,1,1,1000,,,ft-bert6b"
     packed, whole = times_of(tmp_path, HEADER, line.format(tokens=1000), line.format(tokens=4096))
@@ -85,7 +81,6 @@ def test_what_cannot_be_answered_says_why(tmp_path: Path) -> None:
         assert why_not in answer.why_not
 
 
-@pytest.mark.adr("0038-D2")
 def test_a_stack_changes_a_machine_by_named_numbers_only() -> None:
     machine = load_machine("a100-sxm-80g", 8)
     assert Stack().adapted(machine, 8) is machine
@@ -103,7 +98,6 @@ def test_a_stack_changes_a_machine_by_named_numbers_only() -> None:
     assert adapted.sip.pe == machine.sip.pe
 
 
-@pytest.mark.adr("0038-D2")
 @pytest.mark.parametrize(
     ("source", "batch", "tokens", "stages", "parts"),
     [

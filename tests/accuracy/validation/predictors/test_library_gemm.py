@@ -25,7 +25,6 @@ def row_of(tmp_path: Path, header: str, line: str) -> Row:
     return row
 
 
-@pytest.mark.adr("0132-D1")
 def test_the_time_is_that_of_the_fastest_choice(tmp_path: Path) -> None:
     line = "aic-gemm-2,B200-SXM,gemm,trtllm,torch_flow,bfloat16,8,256,16384,1"
     found = PREDICTOR.measured(row_of(tmp_path, STACK, line))
@@ -42,7 +41,6 @@ def test_the_time_is_that_of_the_fastest_choice(tmp_path: Path) -> None:
     assert len(found.choices[times.index(min(times))]) == 2
 
 
-@pytest.mark.adr("0132-D3")
 @pytest.mark.parametrize(
     ("header", "line", "kernel"),
     [
@@ -83,7 +81,6 @@ def test_a_stack_without_a_graph_takes_its_hosts_time_at_least(tmp_path: Path) -
     assert (PREDICTOR.predict(big).time_us or 0) > 1000
 
 
-@pytest.mark.adr("0138-D1")
 def test_a_rule_that_chooses_badly_is_followed(tmp_path: Path) -> None:
     line = "aic-gemm-2,H200-SXM-141GB,gemm,{},{},fp8,225,256,12288,1"
     stack, blas = (

@@ -31,7 +31,6 @@ def trained(
 
 
 @pytest.mark.slow
-@pytest.mark.adr("0070-D1")
 def test_a_step_grows_by_what_every_layer_adds(tmp_path: Path) -> None:
     four, eight, twelve = times_of(tmp_path, HEADER, *(trained(layers=each) for each in (4, 8, 12)))
     assert eight > four
@@ -39,7 +38,6 @@ def test_a_step_grows_by_what_every_layer_adds(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.adr("0070-D2")
 def test_stages_of_one_microbatch_work_one_after_the_other(tmp_path: Path) -> None:
     """The source's pipelines have one microbatch, so nothing is gained but the update."""
     one, two = times_of(tmp_path, HEADER, trained(), trained(pp=2))
@@ -47,7 +45,6 @@ def test_stages_of_one_microbatch_work_one_after_the_other(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.adr("0070-D2")
 def test_copies_take_their_part_of_the_batch_and_sum_gradients(tmp_path: Path) -> None:
     alone, copies = times_of(tmp_path, HEADER, trained(batch=2), trained(batch=4, dp=2))
     wires = StageWires(presets().machine_of)
@@ -58,7 +55,6 @@ def test_copies_take_their_part_of_the_batch_and_sum_gradients(tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.adr("0070-D3")
 def test_a_rate_is_the_time_of_its_work(tmp_path: Path) -> None:
     """Operations by hand: 3 passes of 24 s h^2 (1 + s / 6h) per layer, and the logits."""
     time_us, rate_us = times_of(tmp_path, HEADER, trained(), trained(measured=",100,"))
@@ -88,7 +84,6 @@ def test_copies_in_a_node_sum_as_the_library_would() -> None:
     assert found == pytest.approx(alone.template.duration_ps / 1e6)
 
 
-@pytest.mark.adr("0070-D4")
 def test_what_a_source_does_not_say_is_named(tmp_path: Path) -> None:
     lines = [
         trained(hidden=""),
@@ -110,7 +105,6 @@ def test_what_a_source_does_not_say_is_named(tmp_path: Path) -> None:
         assert why_not in answer.why_not
 
 
-@pytest.mark.adr("0070-D2")
 def test_published_runs_split_evenly() -> None:
     """Every run of the published script divides its global batch and its stages."""
     runs = STACKS["megatron-readme-2021"].runs
@@ -122,7 +116,6 @@ def test_published_runs_split_evenly() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.adr("0070-D5")
 def test_operators_of_a_layer_are_rows_of_their_categories(tmp_path: Path) -> None:
     head = "device,op,dtype,hidden,heads,seq,batch,input_len,tp,pp,time_us,source,model\n"
     names = (

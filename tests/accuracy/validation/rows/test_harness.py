@@ -21,7 +21,6 @@ from kernbench.hardware import changed_machine, load_machine
 COLLECTIVES = "device,op,dtype,n_ranks,n_nodes,bytes,time_us,impl,source\n"
 
 
-@pytest.mark.adr("0072-D1")
 def test_a_source_that_runs_little_keeps_the_clock() -> None:
     machine = load_machine("a100-sxm-80g", 1)
     cool = gemm_harness("llmcompass-fig5ab", machine.name).met(machine)
@@ -39,7 +38,6 @@ def test_a_source_that_runs_little_keeps_the_clock() -> None:
 GEMMS = "device,op,dtype,m,n,k,bytes,time_us,impl,source\n"
 
 
-@pytest.mark.adr("0081-D3")
 def test_a_product_meets_the_clock_that_its_layer_leaves(tmp_path: Path) -> None:
     line = 'A100-80GB,gemm,fp16,2048,{n},{k},1,900,"BLAS ({part})",{source}\n'
     asked = [
@@ -72,7 +70,6 @@ def test_a_product_meets_the_clock_that_its_layer_leaves(tmp_path: Path) -> None
     assert by_itself < in_a_layer <= by_itself * (1 + loss)
 
 
-@pytest.mark.adr("0072-D2")
 def test_stacks_differ_in_their_own_all_reduces_and_not_in_the_librarys(tmp_path: Path) -> None:
     line = "A100-SXM4-80GB,{op},bf16,2,1,8192,9,{impl},aic-custom-ar\n"
     path = tmp_path / "rows.csv"
@@ -87,7 +84,6 @@ def test_stacks_differ_in_their_own_all_reduces_and_not_in_the_librarys(tmp_path
     assert times[2] == times[3]
 
 
-@pytest.mark.adr("0072-D2")
 @pytest.mark.parametrize(("stack", "name", "ranks"), PEERS)
 def test_what_a_stack_changes_are_keys_of_its_machine(stack: str, name: str, ranks: int) -> None:
     machine = load_machine(name, 2)
@@ -120,7 +116,6 @@ def test_a_stack_takes_one_shot_two_or_the_library_by_size(
     assert kernel.algorithms(size) == algorithms
 
 
-@pytest.mark.adr("0072-D3")
 def test_ranks_out_of_step_add_the_same_to_every_collective(tmp_path: Path) -> None:
     line = "A100-SXM4-80GB,all_reduce,fp32,8,1,{size},9,,{source}\n"
     path = tmp_path / "rows.csv"

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from kernbench.accuracy.validation import read_rows
 from kernbench.accuracy.validation.predictors.gemm import GemmPredictor
 from kernbench.accuracy.validation.rows.devices import presets
@@ -23,7 +21,6 @@ def test_releases_of_a_machine_have_their_own_entry_before_all_others() -> None:
     assert launching({"n_releases": "2"}, "h100-sxm") == Launching()
 
 
-@pytest.mark.adr("0138-D2")
 def test_unaligned_rows_cost_the_host_where_it_launches_and_the_device_in_a_graph() -> None:
     eager, graph = Launching(host_us=100, unaligned_us=7), Launching(unaligned_us=7)
     assert [eager.host_of(m, 512) for m in (4, 5)] == [100, 107]
@@ -33,7 +30,6 @@ def test_unaligned_rows_cost_the_host_where_it_launches_and_the_device_in_a_grap
     assert graph.device_of(5, 128) == 0
 
 
-@pytest.mark.adr("0138-D2")
 def test_a_median_shows_its_share_of_what_a_graph_saves(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     line = "aic-gemm-2,H200-SXM-141GB,gemm,vllm,vllm_default,fp8_block,{m},{m},512,1,4\n"

@@ -2,14 +2,11 @@
 
 from pathlib import Path
 
-import pytest
-
 from kernbench.accuracy.validation import part_of, read_rows
 
 HEAD = "source,device,op,dtype,n_ranks,n_nodes,network,bytes,time_us,impl,note"
 
 
-@pytest.mark.adr("0174-D4")
 def test_an_exchange_is_kept_apart_by_whole_curves(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     lines = [

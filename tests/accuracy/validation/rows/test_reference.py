@@ -59,7 +59,6 @@ def test_a_file_that_says_too_little_is_refused(tmp_path: Path, text: str, messa
 TP = "device,op,dtype,tp,pp,time_us,tflops,mfu_pct,tokens_per_s_per_dev,source\n"
 
 
-@pytest.mark.adr("0038-D4")
 @pytest.mark.parametrize(
     ("numbers", "time_us", "per"),
     [("500,,,", 500.0, ""), (",,,250", 4000.0, "token"), (",400,40,250", 4000.0, "token"),

@@ -48,7 +48,6 @@ def test_a_pair_is_one_program_of_a_source_both_ways(tmp_path: Path) -> None:
     assert found.mape == pytest.approx(350)
 
 
-@pytest.mark.adr("0169-D1")
 def test_compiled_programs_have_goals_of_their_time_and_of_their_speed_up(tmp_path: Path) -> None:
     rows = [
         scored(tmp_path, 900.0),

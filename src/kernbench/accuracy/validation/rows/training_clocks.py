@@ -12,7 +12,7 @@ one product with pauses. Fitted to 25 rows of PyTorch's and Megatron's training.
 
 
 def training_clocks(machine: Machine, *, of_16_bits: bool = True) -> dict[str, float]:
-    """Return the keys of a machine that training for many steps changes (ADR-0190, ADR-0162).
+    """Return the keys of a machine that training for many steps changes (docs/model/clock.md).
 
     ``of_16_bits`` says that its products are. Nothing changes where no loss is known.
     """

@@ -54,7 +54,8 @@ class AttentionCosts:
         self._known: dict[Any, OperationTiming] = {}
         self._backends = AttentionBackends(machine.spec)
         self._forward: dict[Any, tuple[str, ...]] = {}
-        """By shapes, what the last forward pass of them was allowed: its backward pass is alike."""
+        """The kernels that the last forward pass was allowed, by its shapes: its backward pass is
+        alike."""
 
     def timing(
         self, func: Any, name: str, args: Any, kwargs: dict[str, Any], sip_id: int

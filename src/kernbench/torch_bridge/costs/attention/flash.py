@@ -36,7 +36,7 @@ class FlashCall:
     """What a call asks of the kernels, besides the lengths of its sequences."""
 
     name: str
-    """Of the operation, in reports."""
+    """The name of the operation in reports."""
     kernel: str
     """``flash2_forward``, ``flash2_decode`` (keys in a cache) or ``flash2_backward``."""
     heads: int

@@ -1,7 +1,8 @@
 """Factorizations go column by column: each column waits for what the one before has changed.
 
-That, not bytes or arithmetic, is their time for matrices of a few thousand rows (ADR-0216).
-Matrices of a batch go side by side. Numbers of operations are those of LAPACK's algorithms.
+That, not bytes or arithmetic, is their time for matrices of a few thousand rows
+(docs/model/norms-and-reductions.md). Matrices of a batch go side by side. Numbers of operations are
+those of LAPACK's algorithms.
 
 Source: Golub and Van Loan, "Matrix Computations", fourth edition, algorithms 3.2.1, 4.2.1, 5.2.1,
 5.4.2 and 8.3.1.
@@ -31,7 +32,7 @@ class Factorization:
 
     steps: int
     flops: Callable[[float, float], float]
-    """Of a matrix of so many rows and columns, at least as many rows as columns."""
+    """FLOPs for a matrix by rows and columns, with at least as many rows as columns."""
     is_bound: bool = False
     """Whether its time is a lower bound: it iterates, as often as its matrix asks for."""
 

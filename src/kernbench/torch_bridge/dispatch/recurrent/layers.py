@@ -440,4 +440,4 @@ _OF_CELLS: dict[int, Callable[..., _States]] = {
     RecurrentKind.LSTM: cells.lstm_step,
     RecurrentKind.GRU: cells.gru_step,
 }
-"""Those that a GPU has a kernel for; of others it composes steps as the CPU does."""
+"""The cells for which a GPU has a kernel; steps of others are composed as on the CPU."""

@@ -19,7 +19,7 @@ from kernbench.torch_bridge.replaced.attention.operations import ALIGNED_BIAS, f
 
 _aten: Any = torch.ops.aten
 _LSE_ROWS = 32
-"""Of the log of sums that memory-efficient attention keeps, a multiple."""
+"""The multiple to which memory-efficient attention pads rows of the log of sums."""
 
 
 def install(patches: Patches) -> None:

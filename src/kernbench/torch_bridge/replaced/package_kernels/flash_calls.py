@@ -19,7 +19,7 @@ from kernbench.torch_bridge.replaced.package_kernels.launching import run_kernel
 
 NAMESPACE = "flash_attn"
 _FEW_QUERIES = 16
-"""Of a sequence: kernels share the keys of one among several programs."""
+"""The most queries of a sequence for which kernels share its keys among several programs."""
 _MOST_SIZE = 256
 
 

@@ -29,7 +29,7 @@ class FlashOptions:
     softcap: float = 0.0
     dropout: float = 0.0
     seed: int = 0
-    """Of the elements that dropout leaves out."""
+    """The seed of the elements that dropout leaves out."""
 
     @property
     def sees_after(self) -> int:

@@ -22,7 +22,7 @@ from kernbench.torch_bridge.replaced.package_kernels import flash_operations
 
 FOLDER = Path(__file__).parent
 _PACKAGES: dict[str, Callable[[Patches], None]] = {"flash_attn": flash_operations.install}
-"""By the name of a package, what defines the operations that its functions call."""
+"""What defines the operations that a package's functions call, by the package's name."""
 _ASKED = "KERNBENCH_STAND_INS"
 _NONE = "none"
 

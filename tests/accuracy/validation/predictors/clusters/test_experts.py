@@ -29,7 +29,6 @@ def between(more: Direction, less: Direction) -> tuple[float, float]:
     return more.forward - less.forward, more.backward - less.backward
 
 
-@pytest.mark.adr("0209-D2")
 @pytest.mark.parametrize(("wide", "forward", "backward"), [(False, 12, 16), (True, 28, 40)])
 def test_biases_of_experts_are_added_and_clamped_by_operations_of_their_own(
     wide: bool, forward: int, backward: int
@@ -46,7 +45,6 @@ def test_biases_of_experts_are_added_and_clamped_by_operations_of_their_own(
     assert found == pytest.approx(tuple(map(GB200.stream, moved)))
 
 
-@pytest.mark.adr("0209-D2")
 def test_an_activation_that_is_computed_again_moves_its_bytes_again() -> None:
     forward, backward = between(of(OSS, recomputes_activation=True), of(OSS))
     # Three numbers of 16 bits, and the clamps.
@@ -54,7 +52,6 @@ def test_an_activation_that_is_computed_again_moves_its_bytes_again() -> None:
     assert backward == pytest.approx(GB200.stream(ROWS * INNER * (3 * 2 + 16 / 0.62)))
 
 
-@pytest.mark.adr("0209-D2")
 def test_a_gated_activation_of_megatron_moves_more_than_one_kernel_would() -> None:
     found = between(of(PLAIN, gated_activation=(1.5, 3.0)), of(PLAIN))
     activation = ROWS * INNER * 3
@@ -63,7 +60,6 @@ def test_a_gated_activation_of_megatron_moves_more_than_one_kernel_would() -> No
     )
 
 
-@pytest.mark.adr("0209-D3")
 def test_each_expert_of_a_rank_is_launched_by_the_host() -> None:
     forward, backward = between(of(PLAIN, expert_launch_us=10.0), of(PLAIN))
     assert (forward, backward) == pytest.approx((10 * HELD * 2, 10 * HELD * 4))
@@ -74,7 +70,6 @@ def test_each_expert_of_a_rank_is_launched_by_the_host() -> None:
     assert of(narrow, fused_experts=True, expert_launch_us=10.0) == fused
 
 
-@pytest.mark.adr("0209-D3")
 def test_fused_experts_convert_only_what_comes_from_elsewhere() -> None:
     narrow = replace(PLAIN, precision="fp8")
     forward, backward = between(of(narrow), of(narrow, fused_experts=True))
@@ -84,14 +79,12 @@ def test_fused_experts_convert_only_what_comes_from_elsewhere() -> None:
     assert backward == pytest.approx(GB200.stream(ROWS * (3.4 * activation + 8 * INNER)))
 
 
-@pytest.mark.adr("0209-D3")
 def test_rows_that_are_kept_in_pages_are_copied_there_and_back() -> None:
     both = between(of(PLAIN, fused_experts=True, stashes_rows=True), of(PLAIN, fused_experts=True))
     kept = 2 * (HIDDEN + INNER) + 2 * 2 * INNER
     assert both == pytest.approx((GB200.stream(2.0 * ROWS * kept),) * 2)
 
 
-@pytest.mark.adr("0209-D3")
 def test_a_slow_gradient_is_that_of_biases_alone() -> None:
     for job, slower in ((OSS, True), (PLAIN, False)):
         slow = of(job, fused_experts=True, slow_bias_gradient=8.0)

@@ -51,7 +51,6 @@ def test_what_is_done_again_is_part_of_the_backward_pass() -> None:
     assert backward("full", 0.5) == pytest.approx((none + full) / 2)
 
 
-@pytest.mark.adr("0222-D2")
 def test_conversions_that_reach_half_of_memorys_rate_take_twice_as_long() -> None:
     def backward(share: float, precision: str = "fp8") -> float:
         software = replace(JOB.software, dynamic_scales=True, cast_share=share)
@@ -80,7 +79,6 @@ def test_a_host_that_launches_kernel_by_kernel_bounds_a_layer() -> None:
     assert (found.forward, found.backward) == (50_000, 100_000)
 
 
-@pytest.mark.adr("0209-D1")
 def test_every_second_layer_slides_where_a_model_has_windows() -> None:
     whole = replace(OSS, model=replace(OSS.model, window=0))
     widest = replace(OSS, model=replace(OSS.model, window=OSS.seq))
@@ -90,7 +88,6 @@ def test_every_second_layer_slides_where_a_model_has_windows() -> None:
     assert Layers(widest, GB200).layer().forward == pytest.approx(all_keys.forward)
 
 
-@pytest.mark.adr("0209-D1")
 def test_a_backward_pass_in_8_bits_slides_no_window() -> None:
     def backward(attention: str, window: int) -> float:
         job = replace(OSS, software=Software(attention=attention))
@@ -100,7 +97,6 @@ def test_a_backward_pass_in_8_bits_slides_no_window() -> None:
     assert backward("cudnn", 128) < backward("cudnn", 0)
 
 
-@pytest.mark.adr("0209-D2")
 def test_operations_that_are_not_fused_move_their_bytes() -> None:
     fused = Layers(OSS, GB200).layer()
     apart = Layers(replace(OSS, software=Software(fused_rotation=False)), GB200).layer()
@@ -109,7 +105,6 @@ def test_operations_that_are_not_fused_move_their_bytes() -> None:
     assert apart.backward - fused.backward == pytest.approx(GB200.stream(34.0 * turned))
 
 
-@pytest.mark.adr("0209-D2")
 def test_a_gated_activation_of_a_dense_layer_moves_more_than_one_kernel_would() -> None:
     one = Layers(JOB, H100).layer()
     software = Software(gated_activation=(1.5, 3.0))

@@ -88,7 +88,6 @@ def test_rows_say_why_a_run_is_not_described(tmp_path: Path) -> None:
     assert why == "no nodes of mi300x are described"
 
 
-@pytest.mark.adr("0222-D5")
 @pytest.mark.parametrize(
     ("model", "device", "devices", "batch", "found"),
     [
@@ -119,7 +118,6 @@ def test_submissions_that_say_no_split_have_that_of_others(
     assert (said.tp, said.cp) == (2, 1)
 
 
-@pytest.mark.adr("0206-D1")
 def test_adapters_are_fused_from_the_round_on_whose_containers_do_it(tmp_path: Path) -> None:
     lora = {**GPT3, "model": "Llama-2 70B LoRA", "seq_len": 8192, "device": "Blackwell GPU (GB200)",
             "global_batch": 64, "tp": 1, "pp": 1, "cp": 8}  # fmt: skip
@@ -139,7 +137,6 @@ def test_adapters_are_fused_from_the_round_on_whose_containers_do_it(tmp_path: P
     assert streams("mlperf-training-v5.1", device="H100-SXM5-80GB") > 10 * alone
 
 
-@pytest.mark.adr("0209-D3")
 @pytest.mark.parametrize(
     ("release", "model", "device", "overlaps"),
     [
@@ -164,7 +161,6 @@ def test_exchanges_of_rows_overlap_where_the_recipe_says_so(
     assert (job.software.exchange_hidden > 0) is overlaps
 
 
-@pytest.mark.adr("0209-D3")
 @pytest.mark.parametrize(
     ("release", "dtype", "device", "whole"),
     [
@@ -224,7 +220,6 @@ def test_training_runs_at_the_clock_that_is_left_of_a_hot_device(tmp_path: Path)
     assert kernels.product(8192, 8192, 8192, "bf16") > 1.1 * alone.product(8192, 8192, 8192, "bf16")
 
 
-@pytest.mark.adr("0222-D1")
 def test_in_a_step_of_8_bits_products_of_16_bits_are_as_hot_as_in_one_of_16(tmp_path: Path) -> None:
     hopper, _ = PREDICTOR.parts("", "H100-SXM5-80GB", ())
     alone = Kernels(hopper.machine)
@@ -246,7 +241,6 @@ TITAN = {
 }  # fmt: skip
 
 
-@pytest.mark.adr("0222-D3")
 def test_ranks_of_torchtitans_pipelines_keep_weights_and_share_the_optimizer(
     tmp_path: Path,
 ) -> None:
@@ -268,7 +262,6 @@ def test_ranks_of_torchtitans_pipelines_keep_weights_and_share_the_optimizer(
     assert (flat.shard, flat.microbatches) == (8, 1)
 
 
-@pytest.mark.adr("0222-D4")
 def test_boards_of_500_w_have_a_peak_between_those_of_h100_nvl_and_h100_sxm(
     tmp_path: Path,
 ) -> None:
@@ -298,7 +291,6 @@ def test_boards_of_an_unknown_limit_and_hosts_that_optimize_are_not_answered(
     assert PREDICTOR.predict(row(tmp_path, **{**upgrade, "parallelism": "ZeRO-2"})).time_us
 
 
-@pytest.mark.adr("0191-D3")
 def test_a_server_is_not_answered_whose_sockets_are_joined_in_a_way_that_nobody_says() -> None:
     job = ClusterJob(
         model=model_of("BERT-large"), software=Software(shards_optimizer=False),

@@ -225,7 +225,6 @@ def test_a_program_of_several_nodes_runs_on_the_cluster_of_its_source(
     assert size == f"{found.num_hosts}x{found.sips_per_host}"
 
 
-@pytest.mark.adr("0191-D1")
 @pytest.mark.parametrize(("device", "loss"), [("H100-SXM-80GB", 0.3), ("A100-SXM4-80GB", 0.18511)])
 def test_training_for_many_steps_runs_at_the_clock_of_a_hot_device(
     tmp_path: Path, device: str, loss: float
@@ -245,7 +244,6 @@ def test_training_for_many_steps_runs_at_the_clock_of_a_hot_device(
     assert PREDICTOR.machine_of(short, asked_row).name == found.name.partition(" ")[0]
 
 
-@pytest.mark.adr("0215-D2")
 @pytest.mark.parametrize(
     ("fields", "hot"),
     [
@@ -279,7 +277,6 @@ def test_forwards_and_steps_in_turn_run_at_the_clock_of_a_hot_device(
     assert ("sip.sustained.half_time_us=0.001" in found.name) == hot
 
 
-@pytest.mark.adr("0215-D3")
 def test_torchscripts_gelu_is_one_kernel_unless_the_program_is_compiled(tmp_path: Path) -> None:
     text = "from model import GPT\nbatch_size = 8\nreal_data = True\ncompile_model = True\n"
     script = tmp_path / "bench.py"
@@ -292,7 +289,6 @@ def test_torchscripts_gelu_is_one_kernel_unless_the_program_is_compiled(tmp_path
     assert fused == [True, False]
 
 
-@pytest.mark.adr("0191-D2")
 def test_all_of_mpt_in_16_bits_ran_the_attention_of_the_script_that_submitted_it(
     tmp_path: Path,
 ) -> None:
@@ -305,7 +301,6 @@ def test_all_of_mpt_in_16_bits_ran_the_attention_of_the_script_that_submitted_it
     assert asked.program.args[-1] == "triton"
 
 
-@pytest.mark.adr("0196-D1")
 def test_latencies_and_rates_of_pictures_are_of_one_program(tmp_path: Path) -> None:
     said = {
         "source": "nv-dle",
@@ -330,7 +325,6 @@ def test_latencies_and_rates_of_pictures_are_of_one_program(tmp_path: Path) -> N
         PREDICTOR.asked(row(tmp_path, **other))
 
 
-@pytest.mark.adr("0200-D1")
 def test_networks_of_pictures_train_by_the_batches_of_their_source(tmp_path: Path) -> None:
     def asked(network: str, device: str, dtype: str, ranks: int) -> ChosenProgram:
         said = {
@@ -360,7 +354,6 @@ def test_networks_of_pictures_train_by_the_batches_of_their_source(tmp_path: Pat
         asked("resnet50v1.5", "T4", "FP32", 1)
 
 
-@pytest.mark.adr("0200-D4")
 def test_a_u_net_trains_by_its_dims_and_an_inference_without_precision_has_no_answer(
     tmp_path: Path,
 ) -> None:
@@ -387,7 +380,6 @@ def test_a_u_net_trains_by_its_dims_and_an_inference_without_precision_has_no_an
         PREDICTOR.asked(row(tmp_path, **(said | {"device": "T4"})))
 
 
-@pytest.mark.adr("0162-D1")
 def test_a_source_has_conditions_of_its_own_by_device(tmp_path: Path) -> None:
     said = {
         "source": "nv-dle",
@@ -498,8 +490,6 @@ TIMM = (
 )
 
 
-@pytest.mark.adr("0139-D4")
-@pytest.mark.adr("0169-D2")
 def test_a_compiled_row_changes_what_its_source_had_otherwise_in_our_loops(tmp_path: Path) -> None:
     said = "yes (torch.compile/dynamo)"
     line = f"timm-bench,RTX 4090,2.9.1,amp,nchw,{said},infer,resnet34,21.8,224,64,3.6,10"
@@ -554,9 +544,6 @@ def test_networks_of_timm_run_with_the_switches_of_their_file(
     compile(program.text(), "the loop", "exec")
 
 
-@pytest.mark.adr("0196-D2")
-@pytest.mark.adr("0201-D3")
-@pytest.mark.adr("0203-D2")
 def test_steps_that_had_other_kernels_have_those_of_their_release(tmp_path: Path) -> None:
     line = "timm-bench,RTX 3090,{},amp,{},no,{},resnet34,21.8,224,64,3.6,10"
     found = {}
@@ -571,7 +558,6 @@ def test_steps_that_had_other_kernels_have_those_of_their_release(tmp_path: Path
     ]  # fmt: skip
 
 
-@pytest.mark.adr("0203-D5")
 def test_networks_of_a_package_that_timm_left_are_not_answered(tmp_path: Path) -> None:
     line = "timm-bench,RTX 3090,{},amp,nhwc,no,infer,tresnet_m,31.39,224,64,3.6,10"
     old, new = rows_of(tmp_path, TIMM + "\n", line.format("1.13"), line.format("2.4.0"))
@@ -580,7 +566,6 @@ def test_networks_of_a_package_that_timm_left_are_not_answered(tmp_path: Path) -
     assert PREDICTOR.asked(new).program.args[0] == "tresnet_m"
 
 
-@pytest.mark.adr("0203-D4")
 def test_networks_scaled_scores_before_attention_was_fused(tmp_path: Path) -> None:
     line = "timm-bench,RTX 3090,{},amp,nhwc,no,{},{},21.8,224,64,3.6,10"
     for release, phase, model, scales in (
@@ -594,7 +579,6 @@ def test_networks_scaled_scores_before_attention_was_fused(tmp_path: Path) -> No
         compile(text, "the loop", "exec")
 
 
-@pytest.mark.adr("0201-D5")
 def test_networks_that_called_no_fused_attention_yet_call_none(tmp_path: Path) -> None:
     line = "timm-bench,RTX 3090,{},amp,nhwc,no,infer,{},21.8,224,64,3.6,10"
     for release, model, is_fused in (
@@ -608,7 +592,6 @@ def test_networks_that_called_no_fused_attention_yet_call_none(tmp_path: Path) -
         compile(text, "the loop", "exec")
 
 
-@pytest.mark.adr("0162-D3")
 def test_planes_of_half_precision_are_convolved_in_three_dims_without_cudnn_by_2_9(
     tmp_path: Path,
 ) -> None:

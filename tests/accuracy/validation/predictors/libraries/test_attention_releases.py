@@ -44,7 +44,6 @@ def time_us(predictor: AttentionPredictor, row: Row, **fields: str) -> float:
     return answer.time_us
 
 
-@pytest.mark.adr("0144-D1")
 def test_a_prompt_with_a_window_that_was_left_takes_the_time_of_one_that_names_it(
     predictor: AttentionPredictor, long_prompt: Row
 ) -> None:
@@ -55,7 +54,6 @@ def test_a_prompt_with_a_window_that_was_left_takes_the_time_of_one_that_names_i
     assert time_us(predictor, long_prompt, n_releases="2") == pytest.approx((whole + named) / 2)
 
 
-@pytest.mark.adr("0144-D1")
 def test_conversions_of_an_older_release_take_time_beside_its_kernel(
     predictor: AttentionPredictor, long_prompt: Row
 ) -> None:

@@ -58,7 +58,6 @@ def test_every_row_is_dealt(dealing: Dealing) -> None:
     assert max(load.rows) <= 64
 
 
-@pytest.mark.adr("0135-D1")
 def test_rows_left_by_rounding_fall_to_one_rank_or_to_all_in_turn() -> None:
     # 32 rows of 256 experts on four ranks: rounding leaves about half of them.
     touched = {

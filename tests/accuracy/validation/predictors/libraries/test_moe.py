@@ -46,7 +46,6 @@ def test_what_lacks_a_kernel_says_so(tmp_path: Path) -> None:
     assert answer.why_not == "no kernels for bfloat16 of a_new_kernel"
 
 
-@pytest.mark.adr("0135-D1")
 def test_a_row_of_two_releases_is_the_mean_of_what_both_do(tmp_path: Path) -> None:
     head = _HEAD.replace("time_us", "n_releases,time_us")
     line = (
@@ -97,7 +96,6 @@ def test_releases_of_tensorrt_llm_choose_many_experts_with_pytorch(
     assert len([each for each in names if each.endswith("_choice")]) == 1
 
 
-@pytest.mark.adr("0135-D2")
 def test_sglang_is_timed_with_its_choice_on_one_rank_and_without_on_several(
     tmp_path: Path,
 ) -> None:

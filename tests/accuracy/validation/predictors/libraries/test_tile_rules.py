@@ -20,7 +20,6 @@ def test_every_result_has_a_tile_of_the_first_rule_that_it_is_within(
         assert ruled_tile(rules, m, n, depth) is deep[0]
 
 
-@pytest.mark.adr("0138-D1")
 @pytest.mark.parametrize(
     ("whose", "m", "n", "tile", "cluster"),
     [
@@ -46,7 +45,6 @@ def test_shapes_take_the_tile_that_the_source_names(
     assert (found.cluster_rows, found.cluster_cols) == cluster
 
 
-@pytest.mark.adr("0138-D1")
 @pytest.mark.parametrize(
     ("m", "k", "tile", "pes"),
     [

@@ -46,7 +46,7 @@ class Kernels:
     """Times of single kernels on one machine.
 
     ``of_16_bits`` is the machine at the clock of products of 16 bits, attention's among them, where
-    those of 8 bits have another (ADR-0222).
+    those of 8 bits have another (docs/model/clusters.md).
     """
 
     def __init__(self, machine: Machine, of_16_bits: Machine | None = None) -> None:

@@ -43,7 +43,7 @@ class ClusterWires:
         """Return the time in which a rank's rows come to their experts, or back.
 
         A token goes once to each node where it has an expert (``shared`` times as often), and there
-        to each rank. Source: ADR-0174.
+        to each rank. Source: docs/model/collectives.md.
         """
         if ranks == 1:
             return 0.0

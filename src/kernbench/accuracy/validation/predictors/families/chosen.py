@@ -31,7 +31,8 @@ class ChosenProgram:
     """What the row's mean has besides, for each step: its share of a first one that takes longer.
     """
     conditions: tuple[tuple[str, float], ...] = ()
-    """Keys of the machine that the source's own host, or its cooling, had otherwise (ADR-0162)."""
+    """Keys of the machine that the source's own host, or its cooling, had otherwise
+    (docs/model/programs.md)."""
     runs_hot: bool = False
     """Whether its devices are busy for so many steps that their clocks lose what they can."""
 

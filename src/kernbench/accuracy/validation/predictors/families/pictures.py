@@ -63,8 +63,9 @@ def _release(row: Row) -> tuple[int, ...]:
 
 
 _BY_GRAPH = (2, 0)
-"""The first release that takes other kernels for convolutions channels-last (ADR-0201), and gives
-a weight to each matrix of a batch (ADR-0203)."""
+"""The first release that takes other kernels for convolutions channels-last
+(docs/model/convolutions.md), and gives a weight to each matrix of a batch
+(docs/model/norms-and-reductions.md)."""
 _COMPILED = ((r"^    step\(\)$", "    model = torch.compile(model)\n    step()"),)
 """What ``--torchcompile`` adds to the benchmark."""
 _WIDE_SCORES = (2, 5)

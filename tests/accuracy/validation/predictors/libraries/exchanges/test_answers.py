@@ -54,7 +54,6 @@ MEASURED = [
 ]
 
 
-@pytest.mark.adr("0174-D1", "0174-D2", "0174-D3")
 def test_exchanges_between_nodes_and_in_racks_are_near_their_measurements(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     lines = [

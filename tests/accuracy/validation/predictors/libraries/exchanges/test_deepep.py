@@ -70,7 +70,6 @@ FAR = ExpertExchange(tokens=1000, hidden=1000, topk=1, experts=16, ranks=16, nod
 ROW = 1000 * (1 + 4 / 128)
 
 
-@pytest.mark.adr("0174-D1")
 def test_rows_between_nodes_go_by_the_slower_of_pes_and_interfaces() -> None:
     # One choice: a row of the node and one of the rank for the PEs, half of them on the network.
     pes_us, port_us = 1000 * 2 * ROW / (4 * 1000), 1000 * 0.5 * ROW / (0.5 * 2000)
@@ -85,7 +84,6 @@ def test_rows_between_nodes_go_by_the_slower_of_pes_and_interfaces() -> None:
     )
 
 
-@pytest.mark.adr("0174-D1")
 def test_many_choices_meet_every_node_once_and_no_more() -> None:
     many = replace(FAR, topk=10_000, pes=10_000, tokens=10**6)
     port_us = 10**6 * (2 * 0.5) * ROW / (0.5 * 2000)
@@ -94,7 +92,6 @@ def test_many_choices_meet_every_node_once_and_no_more() -> None:
     assert prompts_between_us(many, RAIL, 2000) == pytest.approx(15 + port_us + filling * pes_us)
 
 
-@pytest.mark.adr("0174-D1")
 def test_more_nodes_than_the_network_is_calm_with_slow_interfaces_down() -> None:
     crowd = replace(FAR, nodes=4, pes=10**6, tokens=10**5)
     port_us = 10**5 * 0.75 * ROW / (0.5 * 2000)
@@ -106,7 +103,6 @@ def test_more_nodes_than_the_network_is_calm_with_slow_interfaces_down() -> None
     assert prompts_between_us(few, RAIL, 2000) == pytest.approx(20 + calm_us)
 
 
-@pytest.mark.adr("0174-D2")
 def test_choices_of_decode_each_take_the_interface() -> None:
     asked = replace(FAR, topk=4, pes=None)
     away = 1000 * 4 * 0.5
