@@ -289,7 +289,7 @@ def test_program_order_matters_where_there_is_a_cache() -> None:
     assert columns.duration_ps < rows.duration_ps
 
 
-@pytest.mark.adr("0015-D7")
+@pytest.mark.adr("0026-D3")
 def test_a_tensor_on_one_cube_has_the_bandwidth_of_one_cube() -> None:
     sip = machine_with(die_to_die__bandwidth_gbps=100_000, front_end_us=0).sip
     trace = copy_trace(32 * 8, 1 << 16)
@@ -303,7 +303,7 @@ def test_a_tensor_on_one_cube_has_the_bandwidth_of_one_cube() -> None:
     assert 2.3 < narrow / spread < 2.6
 
 
-@pytest.mark.adr("0015-D7")
+@pytest.mark.adr("0026-D3")
 def test_only_replicas_are_read_without_crossing_cubes() -> None:
     machine = machine_with(die_to_die__bandwidth_gbps=10)
     sip = machine.sip

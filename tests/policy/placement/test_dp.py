@@ -14,7 +14,7 @@ SIP = load_machine("ahbm", 1).sip
 LAYOUTS = st.sampled_from(["replicate", "row_wise", "column_wise"])
 
 
-@pytest.mark.adr("0015-D5")
+@pytest.mark.adr("0026-D1")
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
@@ -27,7 +27,7 @@ def test_a_policy_never_reaches_beyond_its_sip(asked: dict[str, Any], says: str)
         DPPolicy(**asked).resolve(SIP)
 
 
-@pytest.mark.adr("0015-D6")
+@pytest.mark.adr("0026-D2")
 @given(
     cube=LAYOUTS,
     pe=LAYOUTS,
@@ -49,7 +49,7 @@ def test_pieces_cover_each_element_once_per_replica(
     assert len(pieces) == num_cubes * num_pes
 
 
-@pytest.mark.adr("0015-D7")
+@pytest.mark.adr("0026-D3")
 @pytest.mark.parametrize(
     ("policy", "copies", "remote"),
     [

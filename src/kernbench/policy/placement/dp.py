@@ -1,4 +1,4 @@
-"""How one tensor lies over the cubes and PEs of ONE SIP (ADR-0015)."""
+"""How one tensor lies over the cubes and PEs of ONE SIP (ADR-0026)."""
 
 from __future__ import annotations
 
