@@ -89,6 +89,7 @@ class Stream:
         if self.is_capturing():
             refuse_in_capture("torch.cuda.Stream.synchronize")
         wait_for_queue(self.queue.queue.tail)
+        self._has_ended()
 
     def query(self) -> bool:
         """Return whether everything on the stream has ended at the host's time."""
@@ -96,7 +97,16 @@ class Stream:
             refuse_in_capture("torch.cuda.Stream.query")
         current().host.poll()
         tail = self.queue.queue.tail
-        return tail is None or tail.done
+        has_ended = tail is None or tail.done
+        if has_ended:
+            self._has_ended()
+        return has_ended
+
+    def _has_ended(self) -> None:
+        """Note that the program has seen the end of what is on it."""
+        order = current().order
+        if order is not None:
+            order.host_waits_for(self.queue.queue)
 
     def is_capturing(self) -> bool:
         """Return whether work enqueued on it is captured for a graph."""
@@ -118,6 +128,8 @@ class Event:
         self._marker: Marker | None = None
         self._is_captured = False
         """Whether it is part of a captured graph, and happens only in replays."""
+        self._point: Any = None
+        """What it stands for, where the order of operations is checked."""
 
     @checked
     def record(self, stream: Stream | None = None) -> Event:
@@ -127,12 +139,15 @@ class Event:
         queue = (current_stream() if stream is None else stream).queue
         self._is_captured = own_queue(queue) is not queue.queue
         process.host.enqueue(self._marker, queue.queue)
+        if process.order is not None and not self._is_captured:
+            self._point = process.order.point(queue.queue)
         return self
 
     @checked
     def wait(self, stream: Stream | None = None) -> None:
         """Let later work on a stream (default: the current one) wait for this."""
         given = None if stream is None else stream.queue
+        self._order_behind(given)
         if self._marker is not None and not self._marker.done:
             process = current()
             queue = current_stream().queue if given is None else given
@@ -148,12 +163,30 @@ class Event:
         """Block the host until it has happened."""
         self._check("synchronize")
         wait_for_queue(self._marker)
+        self._has_ended()
 
     def query(self) -> bool:
         """Return whether it has happened at the host's time."""
         self._check("query")
         current().host.poll()
-        return self._marker is None or self._marker.done
+        has_ended = self._marker is None or self._marker.done
+        if has_ended:
+            self._has_ended()
+        return has_ended
+
+    def _has_ended(self) -> None:
+        """Note that the program has seen that it has happened."""
+        order = current().order
+        if order is not None:
+            order.host_waits(self._point)
+
+    def _order_behind(self, given: DeviceStream | None) -> None:
+        """Note that a stream (None: the current one) waits for it."""
+        order = current().order
+        if order is not None and not self._is_captured:
+            queue = current_stream().queue if given is None else given
+            if own_queue(queue) is queue.queue:
+                order.stream_waits(queue.queue, self._point)
 
     @checked
     def elapsed_time(self, end_event: Event) -> float:
@@ -315,3 +348,5 @@ def synchronize(device: Any = None) -> None:
     for queue in process.session.run.devices.queues(sip_id):
         if queue.tail is not None:
             process.host.wait(queue.tail)
+        if process.order is not None:
+            process.order.host_waits_for(queue)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kernbench.clock import Handle
 from kernbench.torch_bridge.memory import BlockObserver
 from kernbench.torch_bridge.processes.eager_host import host_of
+from kernbench.torch_bridge.processes.order import ProcessOrder
 from kernbench.torch_bridge.processes.ranges import Ranges
 from kernbench.torch_bridge.processes.registrations import SHARED, Registrations
 
@@ -117,6 +118,11 @@ class Process:
         self.state: RankState = session.run.rank_state
         """The runtime's state of the rank."""
         self.host = host_of(session.run, rank)
+        run = session.run
+        self.order: ProcessOrder | None = None
+        """What orders its operations, under the sanitizer."""
+        if run.sanitizer is not None and run.has_data:
+            self.order = ProcessOrder(rank, run.checks.allowed)
         self.saved: dict[str, Any] = {}
         """Its values of exchanged state (``globals``), while another rank runs."""
         self.ranges = Ranges(rank, session.run.op_log)
@@ -203,6 +209,8 @@ class Process:
         if self.takes_number:
             self.takes_number = False
             self.rank = self.state.rank = self.host.rank = self.ranges.rank = rank
+            if self.order is not None:
+                self.order.rank = rank
             run = self.session.run
             run.world_size = max(run.world_size, rank + 1)
             if self.rank_of_run is not None:
