@@ -318,8 +318,10 @@ def set_stream(stream: Stream | None) -> None:
         state = process.state
         # The previous device keeps its current stream.
         process.streams[state.sip_id] = state.stream
-        state.sip_id = stream.queue.sip_id
-        state.stream = stream.queue
+        state.sip_id = sip_id = stream.queue.sip_id
+        is_default = stream.queue.queue is process.session.run.devices.sip(sip_id).queue
+        # The allocator tells streams apart, and has one name for the default one.
+        state.stream = None if is_default else stream.queue
 
 
 class StreamContext:
