@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.cuda._gpu_trace as trace
 
 from kernbench.clock import Handle
 from kernbench.clock import Stream as Queue
@@ -12,6 +13,7 @@ from kernbench.errors import UsageError
 from kernbench.runtime_api import DeviceStream, Marker, WaitFor
 from kernbench.torch_bridge.base.arguments import checked
 from kernbench.torch_bridge.base.refusals import CaptureError
+from kernbench.torch_bridge.device.gpu_trace import fire, host_waits
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE, device_at, is_simulated, sip_of
 from kernbench.torch_bridge.processes.process import current
 
@@ -38,6 +40,8 @@ class Stream:
         run = current().session.run
         sip_id = sip_of(DEVICE_TYPE if device is None else device)
         self.queue = run.new_stream(sip_id) if queue is None else queue
+        if queue is None:
+            fire(trace.StreamCreationCallbacks, self.cuda_stream)
         self.priority = priority
         self._before: list[Stream] = []
 
@@ -105,6 +109,7 @@ class Stream:
     def _has_ended(self) -> None:
         """Note that the program has seen the end of what is on it."""
         order = current().order
+        host_waits(self.queue.queue)
         if order is not None:
             order.host_waits_for(self.queue.queue)
 
@@ -141,6 +146,7 @@ class Event:
         process.host.enqueue(self._marker, queue.queue)
         if process.order is not None and not self._is_captured:
             self._point = process.order.point(queue.queue)
+        fire(trace.EventRecordCallbacks, id(self), id(own_queue(queue)))
         return self
 
     @checked
@@ -177,16 +183,17 @@ class Event:
     def _has_ended(self) -> None:
         """Note that the program has seen that it has happened."""
         order = current().order
+        fire(trace.EventSynchronizationCallbacks, id(self))
         if order is not None:
             order.host_waits(self._point)
 
     def _order_behind(self, given: DeviceStream | None) -> None:
         """Note that a stream (None: the current one) waits for it."""
         order = current().order
-        if order is not None and not self._is_captured:
-            queue = current_stream().queue if given is None else given
-            if own_queue(queue) is queue.queue:
-                order.stream_waits(queue.queue, self._point)
+        queue = current_stream().queue if given is None else given
+        fire(trace.EventWaitCallbacks, id(self), id(own_queue(queue)))
+        if order is not None and not self._is_captured and own_queue(queue) is queue.queue:
+            order.stream_waits(queue.queue, self._point)
 
     @checked
     def elapsed_time(self, end_event: Event) -> float:
@@ -350,5 +357,6 @@ def synchronize(device: Any = None) -> None:
     for queue in process.session.run.devices.queues(sip_id):
         if queue.tail is not None:
             process.host.wait(queue.tail)
+        host_waits(queue)
         if process.order is not None:
             process.order.host_waits_for(queue)

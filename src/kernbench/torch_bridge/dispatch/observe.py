@@ -18,6 +18,7 @@ from kernbench.torch_bridge.base.operation_timing import phase_now
 from kernbench.torch_bridge.base.operations import PLAIN, Operation, describe, holds_memory, waits
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs import check_operands, num_bytes
+from kernbench.torch_bridge.device.gpu_trace import host_waits
 from kernbench.torch_bridge.device.pinned import is_pinned, pinned
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
 from kernbench.torch_bridge.device.streams import refuse_in_capture
@@ -401,6 +402,7 @@ class Observer(Mode):
     def _has_waited(self, sip_id: int) -> None:
         """Note that the host has waited for the current stream of a device."""
         order = self._process.order
+        host_waits(self._host.queue_of(sip_id))
         if order is not None:
             order.host_waits_for(self._host.queue_of(sip_id))
 

@@ -25,6 +25,7 @@ from kernbench.torch_bridge.base.device_limit import check_one_node
 from kernbench.torch_bridge.base.installation import install_all
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import missing_kernels_by_name
+from kernbench.torch_bridge.device.gpu_trace import sanitized
 from kernbench.torch_bridge.device.module import architecture_of
 from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import observer_of
@@ -348,7 +349,7 @@ def inside(process: Process) -> Iterator[None]:
         observer = observer_of(process)
         process.observers.append(observer)
         try:
-            with observer, _one_thread_backward():
+            with observer, sanitized(process), _one_thread_backward():
                 yield
         finally:
             process.observers.remove(observer)
