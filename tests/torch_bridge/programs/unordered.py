@@ -279,7 +279,7 @@ def prefetched():
         with on(side):
             return batches[number].to("cuda", non_blocking=True)
 
-    following, total = fetch(0), 0
+    following, total = fetch(0), torch.zeros((), device="cuda")
     for number in range(4):
         wait(main, side)
         batch = following

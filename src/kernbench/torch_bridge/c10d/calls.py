@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from kernbench.clock import Simulation, Stream, UserSite
     from kernbench.runtime_api import ProcessGroup, Run
-    from kernbench.torch_bridge.processes.order import ProcessOrder
+    from kernbench.torch_bridge.ordering.order import ProcessOrder
 
 _HERE = str(Path(__file__).parents[1])
 _CALLS = c10d.__file__

@@ -13,8 +13,8 @@ from kernbench.errors import UsageError
 from kernbench.runtime_api import DeviceStream, Marker, WaitFor
 from kernbench.torch_bridge.base.arguments import checked
 from kernbench.torch_bridge.base.refusals import CaptureError
-from kernbench.torch_bridge.device.gpu_trace import fire, host_waits
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE, device_at, is_simulated, sip_of
+from kernbench.torch_bridge.processes.gpu_trace import fire, host_waits
 from kernbench.torch_bridge.processes.process import current
 
 _PS_PER_MS = 1e9

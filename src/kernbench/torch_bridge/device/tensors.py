@@ -24,6 +24,7 @@ from kernbench.torch_bridge.placement.names import (
     is_simulated,
     with_index,
 )
+from kernbench.torch_bridge.placement.pending_copies import look_at_copies
 from kernbench.torch_bridge.placement.residence import residence_of, settle_open
 from kernbench.torch_bridge.placement.touched import contents_of_tensor, touch_by_host
 from kernbench.torch_bridge.processes.process import HERE, current
@@ -216,8 +217,12 @@ def tolist(self: Tensor) -> Any:
 def _read_in_memory(tensor: Tensor, name: str) -> None:
     """Note that the program reads a tensor in the host's memory, where it is."""
     process = HERE.process
-    if process is not None and process.order is not None and not EXECUTING.depth:
+    if process is None or EXECUTING.depth:
+        return
+    if process.order is not None:
         touch_by_host(process.order, tensor, f"Tensor.{name}")
+    elif process.copies:
+        look_at_copies(process, [(tensor, False)], f"Tensor.{name}")
 
 
 def _record_stream(self: Tensor, stream: Any) -> None:

@@ -18,12 +18,16 @@ from kernbench.torch_bridge.base.operation_timing import phase_now
 from kernbench.torch_bridge.base.operations import PLAIN, Operation, describe, holds_memory, waits
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs import check_operands, num_bytes
-from kernbench.torch_bridge.device.gpu_trace import host_waits
 from kernbench.torch_bridge.device.pinned import is_pinned, pinned
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
 from kernbench.torch_bridge.device.streams import refuse_in_capture
 from kernbench.torch_bridge.dispatch.known_values import follow, with_known_ends
-from kernbench.torch_bridge.dispatch.operands import ends_of_copy, is_for_device, residence_among
+from kernbench.torch_bridge.dispatch.operands import (
+    ends_of_copy,
+    is_for_device,
+    residence_among,
+    used_tensors,
+)
 from kernbench.torch_bridge.dispatch.pricing import Pricing
 from kernbench.torch_bridge.dispatch.shapes import Known, comes_back, copy_to_host
 from kernbench.torch_bridge.dispatch.touching import Touching
@@ -33,9 +37,11 @@ from kernbench.torch_bridge.placement.call_keys import look_at
 from kernbench.torch_bridge.placement.in_use import check_named
 from kernbench.torch_bridge.placement.moves import MOVE, UNDER_WAY
 from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, EXECUTING, with_index
+from kernbench.torch_bridge.placement.pending_copies import begin_copy, look_at_copies
 from kernbench.torch_bridge.placement.residence import Residence, residence_of, settle, settle_on
 from kernbench.torch_bridge.processes.eager_host import EagerHost
 from kernbench.torch_bridge.processes.float32 import Float32, overridden
+from kernbench.torch_bridge.processes.gpu_trace import host_waits
 from kernbench.torch_bridge.processes.process import Process, current
 from kernbench.torch_bridge.processes.python_calls import (
     FRAMES_OF_OPERATION,
@@ -304,7 +310,9 @@ class Observer(Mode):
             if self._owe is not None:
                 self._owe(operation, args)
             command = self._copy("copy_from_host", sip_id, num_bytes((result,)))
-            if not (kwargs.get("non_blocking") or args[2:] == (True,)):
+            if kwargs.get("non_blocking") or args[2:] == (True,):
+                begin_copy(self._process, args[len(args) > 1], command, writes=False)
+            else:
                 # PyTorch synchronizes the stream, whatever memory the copy comes from.
                 self._host.wait(command)
                 self._has_waited(sip_id)
@@ -331,7 +339,9 @@ class Observer(Mode):
             self._touching.device(operation, args, kwargs, result, source.sip_id)
         if self._owe is not None:
             self._owe(operation, args)
-        self._copy_to_host(source.sip_id, num_bytes((result,)), wait)
+        command = self._copy_to_host(source.sip_id, num_bytes((result,)), wait)
+        if not wait:
+            begin_copy(self._process, result, command, writes=True)
         return result
 
     def _execute(
@@ -392,12 +402,13 @@ class Observer(Mode):
         template = self._process.session.run.transfers.build(kind, sip_id, size_bytes)
         return self._host.copy(template, sip_id)
 
-    def _copy_to_host(self, sip_id: int, size_bytes: int, wait: bool = True) -> None:
+    def _copy_to_host(self, sip_id: int, size_bytes: int, wait: bool = True) -> Any:
         command = self._copy("copy_to_host", sip_id, size_bytes)
         if wait:
             self._host.wait(command)
             self._has_waited(sip_id)
             self._host.read()
+        return command
 
     def _has_waited(self, sip_id: int) -> None:
         """Note that the host has waited for the current stream of a device."""
@@ -411,6 +422,9 @@ class Observer(Mode):
         result = func(*args, **kwargs)
         if self._touching is not None:
             self._touching.host(operation, args, kwargs, result)
+        elif self._process.copies:
+            used = used_tensors(operation, args, kwargs)
+            look_at_copies(self._process, used, operation.name)
         return result
 
 

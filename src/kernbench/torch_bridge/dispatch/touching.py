@@ -18,8 +18,8 @@ from torch import Tensor
 from kernbench.memory import POISON, Buffer
 from kernbench.sanitizer import TouchKind
 from kernbench.torch_bridge.base.operations import Operation, describe
-from kernbench.torch_bridge.dispatch.operands import leaves
-from kernbench.torch_bridge.placement.contents import Contents, contents_of
+from kernbench.torch_bridge.dispatch.operands import leaves, used_tensors
+from kernbench.torch_bridge.ordering.contents import Contents, contents_of
 from kernbench.torch_bridge.placement.names import unobserved
 from kernbench.torch_bridge.placement.residence import residence_of, storage_of
 from kernbench.torch_bridge.placement.touched import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from kernbench.clock import Stream
-    from kernbench.torch_bridge.processes.order import OperationClock, ProcessOrder
+    from kernbench.torch_bridge.ordering.order import OperationClock, ProcessOrder
     from kernbench.torch_bridge.processes.process import Process
 
 _HERE = str(Path(__file__).parents[1])
@@ -140,7 +140,8 @@ class Touching:
         """
         name = operation.name
         kind = name.rpartition(".")[2]
-        written, given = _written(operation, args, kwargs)
+        given = [each for each in used_tensors(operation, args, kwargs) if _has_storage(each[0])]
+        written = [each for each, writes in given if writes]
         known = self._order.finds_unwritten and kind not in _MOVING and not operation.is_custom
         read = [
             (each, contents)
@@ -167,12 +168,12 @@ class Touching:
         moved = read[0] if kind in _MOVING and len(read) == 1 else None
         is_wide = kind in _SCATTERING or operation.is_custom
         for each in changed:
-            contents = self._contents(each, moved)
-            if contents is None:
+            target = self._contents(each, moved)
+            if target is None:
                 continue
-            touch_tensor(contents, each, TouchKind.WRITE, clock, name)
-            if is_wide or moved is None or not copy_written(moved[1], moved[0], contents, each):
-                mark_written(contents, each, wholly=is_wide)
+            touch_tensor(target, each, TouchKind.WRITE, clock, name)
+            if is_wide or moved is None or not copy_written(moved[1], moved[0], target, each):
+                mark_written(target, each, wholly=is_wide)
 
     def collective(
         self,
@@ -245,25 +246,6 @@ def count_writes(order: ProcessOrder, tensor: Tensor, buffer: Buffer) -> None:
         contents.written = None
         return
     buffer.written = written
-
-
-def _written(
-    operation: Operation, args: Any, kwargs: dict[str, Any]
-) -> tuple[list[Tensor], list[tuple[Tensor, bool]]]:
-    """Return the tensors that an operation writes, and all that it is given: (it, is written)."""
-    written: list[Tensor] = []
-    given: list[tuple[Tensor, bool]] = []
-    for position, each in enumerate(args):
-        found = [tensor for tensor in leaves(each) if _has_storage(tensor)]
-        writes = position in operation.changed
-        given += [(tensor, writes) for tensor in found]
-        written += found if writes else []
-    for name, value in kwargs.items():
-        found = [tensor for tensor in leaves(value) if _has_storage(tensor)]
-        writes = name in operation.written_names
-        given += [(tensor, writes) for tensor in found]
-        written += found if writes else []
-    return written, given
 
 
 def _is_of_warmup() -> bool:

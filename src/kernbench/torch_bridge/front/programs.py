@@ -25,7 +25,6 @@ from kernbench.torch_bridge.base.device_limit import check_one_node
 from kernbench.torch_bridge.base.installation import install_all
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import missing_kernels_by_name
-from kernbench.torch_bridge.device.gpu_trace import sanitized
 from kernbench.torch_bridge.device.module import architecture_of
 from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import observer_of
@@ -40,6 +39,7 @@ from kernbench.torch_bridge.memory.host_heap import HostHeap
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 from kernbench.torch_bridge.processes.call_counts import counting_calls, unseen
 from kernbench.torch_bridge.processes.eager_host import new_host
+from kernbench.torch_bridge.processes.gpu_trace import sanitized
 from kernbench.torch_bridge.processes.host import Disturbed
 from kernbench.torch_bridge.processes.library_state import LibraryStates
 from kernbench.torch_bridge.processes.process import HERE, Process, _Here, current

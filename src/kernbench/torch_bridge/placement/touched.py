@@ -13,8 +13,8 @@ from kernbench.checks import Allowed, remedy
 from kernbench.errors import UninitializedReadError
 from kernbench.memory import POISON
 from kernbench.sanitizer import Touch, TouchKind, TouchPart, strided_spans
+from kernbench.torch_bridge.ordering.contents import Contents, contents_of
 from kernbench.torch_bridge.placement.call_keys import is_meta
-from kernbench.torch_bridge.placement.contents import Contents, contents_of
 from kernbench.torch_bridge.placement.in_use import span_of
 from kernbench.torch_bridge.placement.names import unobserved
 from kernbench.torch_bridge.placement.residence import storage_of
@@ -22,7 +22,7 @@ from kernbench.torch_bridge.placement.residence import storage_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from kernbench.torch_bridge.processes.order import OperationClock, ProcessOrder
+    from kernbench.torch_bridge.ordering.order import OperationClock, ProcessOrder
 
 
 def contents_of_tensor(order: ProcessOrder, tensor: Tensor) -> Contents | None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kernbench.clock import Handle
 from kernbench.torch_bridge.memory import BlockObserver
+from kernbench.torch_bridge.ordering.order import ProcessOrder
 from kernbench.torch_bridge.processes.eager_host import host_of
-from kernbench.torch_bridge.processes.order import ProcessOrder
 from kernbench.torch_bridge.processes.ranges import Ranges
 from kernbench.torch_bridge.processes.registrations import SHARED, Registrations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
     from types import ModuleType
 
-    from kernbench.clock import Rank
+    from kernbench.clock import Rank, StreamCommand
     from kernbench.runtime_api import RankState
     from kernbench.torch_bridge.front.session import Session
     from kernbench.torch_bridge.graphs import Capture
@@ -192,6 +192,8 @@ class Process:
         """Likewise, but called before its threads are joined."""
         self.ends_at_once = False
         """Whether it has asked to end without all that, as by ``os._exit``."""
+        self.copies: list[tuple[Any, StreamCommand, bool, str]] = []
+        """Copies of pinned memory that may be under way: its storage, whether it is written."""
         self.kept: set[Any] = set()
         """Objects that only C++ refers to, whose Python halves must stay alive."""
 

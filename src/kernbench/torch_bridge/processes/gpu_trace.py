@@ -14,7 +14,6 @@ import torch.cuda._gpu_trace as trace
 from torch import Tensor
 
 from kernbench.torch_bridge.base.versions import CUDA_SANITIZER
-from kernbench.torch_bridge.placement.residence import residence_of
 from kernbench.torch_bridge.processes.process import Process
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def sanitized(process: Process) -> Iterator[None]:
             outputs = super().__torch_dispatch__(func, types, args, kwargs)
             # Memory of the host, where tensors are, is used again whatever streams do.
             for each in outputs if isinstance(outputs, (list, tuple)) else (outputs,):
-                if isinstance(each, Tensor) and residence_of(each) is not None:
+                if isinstance(each, Tensor) and each.is_cuda:
                     storage: Any = each.untyped_storage()
                     if getattr(storage, "_kernbench_freed", None) is None:
                         accesses = self.event_handler.tensors_accessed.accesses

@@ -72,7 +72,7 @@ class Timeline:
         self.number, self.name = number, name
         self.is_host, self.is_channel = not number, is_channel
         self.index = -1
-        self.known: Mapping[int, int] = {}
+        self.known: dict[int, int] = {}
         """By timeline, the newest operation that it follows. Clocks share it: never changed."""
 
     def learn(self, number: int, index: int, known: Mapping[int, int]) -> None:
@@ -112,7 +112,8 @@ class ProcessOrder:
         """Touches of memory that was freed, until memory is next given out."""
         self.freed_memory: dict[Any, Any] = {}
         """By allocator, what is known of memory that is free."""
-        self._task, self._base = NO_BACKWARD, None
+        self._task = NO_BACKWARD
+        self._base: Stream | None = None
         """The backward pass under way, and the stream that it was called on."""
         self._sequences: list[int] = []
         """Autograd's number of the first operation on another stream than the one before."""

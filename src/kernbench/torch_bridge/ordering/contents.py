@@ -17,7 +17,7 @@ from kernbench.sanitizer import Touch, Touches
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.memory import CachingAllocator
-    from kernbench.torch_bridge.processes.order import ProcessOrder
+    from kernbench.torch_bridge.ordering.order import ProcessOrder
 
 Written = npt.NDArray[np.uint8]
 
