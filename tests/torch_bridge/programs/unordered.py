@@ -1,6 +1,12 @@
-"""Operations that touch the same memory, with what orders them (``right``) and without."""
+"""Operations that touch the same memory, with what orders them and without.
 
+Writes to a file, by case, what is wrong with each variant: the error's class and its text.
+"""
+
+import json
+import os
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -8,7 +14,8 @@ import triton
 import triton.language as tl
 
 n = 1 << 16
-bad = sys.argv[2] == "wrong"
+bad = False
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 main, side = torch.cuda.current_stream(), torch.cuda.Stream()
 
 
@@ -207,25 +214,23 @@ def freed_after_its_stream_has_waited():
     print(y[0].item(), z[0].item())
 
 
-def _reads(host):
-    return {
+def _read(host, how):
+    {
         "item": lambda: host[-1].item(),
         "numpy": lambda: host.numpy().sum(),
         "tolist": lambda: host.tolist(),
         "print": lambda: print(host),
         "operation": lambda: host + 1,
         "bool": lambda: bool((host > 0).all()),
-    }
+    }[how]()
 
 
-def pinned_memory_read_before_its_copy_has_ended():
-    x = ones()
-    for read in _reads(x)[sys.argv[3]] and [sys.argv[3]]:
-        host = torch.empty(n, pin_memory=True)
-        host.copy_(x, non_blocking=True)
-        if not bad:
-            torch.cuda.current_stream().synchronize()
-        _reads(host)[read]()
+def pinned_memory_read_before_its_copy_has_ended(how):
+    x, host = ones(), torch.empty(n, pin_memory=True)
+    host.copy_(x, non_blocking=True)
+    if not bad:
+        torch.cuda.current_stream().synchronize()
+    _read(host, how)
 
 
 def copied_to_the_host_without_blocking():
@@ -246,7 +251,7 @@ def polled_until_it_has_ended():
     print(host[0].item() if bad else host.sum().item())
 
 
-def pinned_memory_overwritten_before_its_copy_has_run():
+def pinned_memory_overwritten_before_its_copy_has_run(how):
     host = torch.ones(n, pin_memory=True)
     x = host.to("cuda", non_blocking=True)
     if not bad:
@@ -257,7 +262,7 @@ def pinned_memory_overwritten_before_its_copy_has_run():
         "add": lambda: host.add_(1),
         "copy": lambda: host.copy_(torch.zeros(n)),
         "normal": lambda: host.normal_(),
-    }[sys.argv[3]]()
+    }[how]()
     print(x[0].item())
 
 
@@ -340,7 +345,7 @@ def copied_between_devices():
     print(y[0].item())
 
 
-def unwritten():
+def unwritten(how):
     x = (torch.empty if bad else torch.ones)(n, device="cuda")
     print(
         {
@@ -352,7 +357,7 @@ def unwritten():
             "copied": lambda: x.clone().half().max().item(),
             "on the host": lambda: x.cpu().tolist()[:3],
             "reduced": lambda: (dist.all_reduce(x), x.sum().item()),
-        }[sys.argv[3]]()
+        }[how]()
     )
 
 
@@ -476,9 +481,38 @@ def on_a_callers_stream():
     torch.cuda.synchronize()
 
 
+VARIANTS = {
+    pinned_memory_read_before_its_copy_has_ended: (
+        *("item", "numpy", "tolist", "print", "operation", "bool"),
+    ),
+    pinned_memory_overwritten_before_its_copy_has_run: (
+        *("fill", "element", "add", "copy", "normal"),
+    ),
+    unwritten: ("sum", "item", "add", "in place", "product", "copied", "on the host", "reduced"),
+}
+
+
+def outcome(case, *how):
+    try:
+        case(*how)
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+    finally:
+        torch.cuda.synchronize()
+    return []
+
+
 if __name__ == "__main__":
-    if "WORLD_SIZE" in __import__("os").environ and dist.is_torchelastic_launched():
-        torch.cuda.set_device(int(__import__("os").environ["LOCAL_RANK"]))
-        main, side = torch.cuda.current_stream(), torch.cuda.Stream()
-        dist.init_process_group("nccl")
-    globals()[sys.argv[1]]()
+    dist.init_process_group("nccl")
+    found = {}
+    for name, case in list(globals().items()):
+        if getattr(case, "__module__", "") != __name__ or name in ("wait", "on", "ones", "outcome"):
+            continue
+        if name.startswith("_") or not hasattr(case, "__code__"):
+            continue
+        for how in VARIANTS.get(case, ("",)):
+            for bad in (True, False):
+                result = outcome(case, *filter(None, [how]))
+                found[f"{name} {how} {'wrong' if bad else 'right'}".replace("  ", " ")] = result
+    Path(sys.argv[1]).write_text(json.dumps(found))
+    dist.destroy_process_group()

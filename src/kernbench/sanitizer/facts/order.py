@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from kernbench.checks import Allowed, remedy
+
 
 class Clock:
     """One operation: its position on a timeline, and what certainly ends before it begins.
@@ -53,7 +55,7 @@ class Clock:
         """Return what would order this operation after an earlier one, as errors say it."""
         return (
             "nothing orders the two: let one wait for the other, by an event, wait_stream(), "
-            "synchronize() or wait()"
+            f"synchronize() or wait(), {remedy(Allowed.STREAM_RACES)}"
         )
 
     def put_after(self, others: Iterable[Clock]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.checks import Allowed, remedy
 from kernbench.clock import user_site
 from kernbench.sanitizer import Touch, Touches
 
@@ -160,7 +161,8 @@ def _inherit(
             advice = (
                 f"that memory was freed at {site}, and the allocator gave it out again, as it "
                 f"knows nothing of {line.name}: call record_stream() of the tensor with that "
-                "stream, or let the stream that it was allocated on wait before it is freed"
+                "stream, or let the stream that it was allocated on wait before it is freed, "
+                f"{remedy(Allowed.STREAM_RACES)}"
             )
             moved.append(touch.moved(address, advice))
         memory.add(address, address + size, moved)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kernbench.checks import Allowed
+from kernbench.checks import Allowed, remedy
 from kernbench.clock import user_site
 from kernbench.sanitizer import Clock
 from kernbench.torch_bridge.base.modes import NO_BACKWARD, graph_task
@@ -43,24 +43,25 @@ class OperationClock(Clock):
     def advice(self, earlier: Clock) -> str:
         assert isinstance(earlier, OperationClock)
         first, then = earlier.line, self.line
-        begun = "nothing orders the two"
-        if first.is_channel:
-            return f"{begun}: call wait() on its Work first, where {then.name} is current"
         after = f"an event that is recorded on {first.name} after it"
-        if then.is_host:
-            return (
-                f"{begun}, and the host did not wait for it: call synchronize() of {first.name}, "
-                f"or of {after}, before"
+        if first.is_channel:
+            missing = f": call wait() on its Work first, where {then.name} is current"
+        elif then.is_host:
+            missing = (
+                f", and the host did not wait for it: call synchronize() of {first.name}, or of "
+                f"{after}, before"
             )
-        if then.is_channel:
-            return (
-                f"{begun}, as a collective follows the stream that is current at its call: let "
-                f"that wait_stream() for {first.name}, or wait for {after}"
+        elif then.is_channel:
+            missing = (
+                ", as a collective follows the stream that is current at its call: let that wait "
+                f"for {first.name} by wait_stream(), or by wait_event() for {after}"
             )
-        return (
-            f"{begun}: between the two let {then.name} wait for {first.name} by wait_stream(), or "
-            f"by wait_event() for {after}"
-        )
+        else:
+            missing = (
+                f": between the two let {then.name} wait for {first.name} by wait_stream(), or by "
+                f"wait_event() for {after}"
+            )
+        return f"nothing orders the two{missing}, {remedy(Allowed.STREAM_RACES)}"
 
 
 class Timeline:
@@ -135,7 +136,9 @@ class ProcessOrder:
     def stream(self, queue: Stream) -> Timeline:
         """Return the timeline of a stream, which follows what the program has waited for."""
         queue = self.replays_on or queue
-        return self._line(queue, f"stream {queue.name}")
+        # A device's first queue is its default stream.
+        name = f"stream {queue.name}" if "." in queue.name else f"the default stream {queue.name}"
+        return self._line(queue, name)
 
     def on_stream(self, queue: Stream) -> OperationClock:
         """Return the clock of a new operation on a stream."""
