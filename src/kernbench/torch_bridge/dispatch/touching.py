@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.cuda.graphs
 from torch import Tensor
 
 from kernbench.memory import POISON, Buffer
@@ -41,7 +40,8 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.processes.process import Process
 
 _HERE = str(Path(__file__).parents[1])
-_GRAPHS = torch.cuda.graphs.__file__
+_TORCH = str(Path(torch.__file__).parent)
+_MODULES = f"{_TORCH}/nn/modules"
 _FILLING = frozenset(
     {
         "fill_", "zero_", "copy_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_",
@@ -214,7 +214,7 @@ class Touching:
     def _begin(self, result: Any) -> None:
         """Fill a fresh tensor's memory with :data:`POISON`: nothing of it is written."""
         residence = residence_of(result) if isinstance(result, Tensor) else None
-        if residence is None or _is_of_warmup():
+        if residence is None or _is_of_pytorch():
             return
         storage = result.untyped_storage()
         with unobserved():
@@ -248,12 +248,16 @@ def count_writes(order: ProcessOrder, tensor: Tensor, buffer: Buffer) -> None:
     buffer.written = written
 
 
-def _is_of_warmup() -> bool:
-    """Return whether PyTorch makes gradients for the passes before a capture, of any values."""
+def _is_of_pytorch() -> bool:
+    """Return whether PyTorch's own Python leaves memory empty, other than modules do (to_empty).
+
+    It tries shapes with such tensors, and warms up for captures: their numbers do not matter.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
-    return frame is not None and frame.f_code.co_filename.startswith(_GRAPHS)
+    file = "" if frame is None else frame.f_code.co_filename
+    return file.startswith(_TORCH) and not file.startswith(_MODULES)
 
 
 def _is_factory(kind: str) -> bool:
@@ -262,6 +266,8 @@ def _is_factory(kind: str) -> bool:
 
 
 def _has_storage(tensor: Tensor) -> bool:
+    if tensor.is_nested:
+        return False
     try:
         storage_of(tensor)
     except (NotImplementedError, RuntimeError):

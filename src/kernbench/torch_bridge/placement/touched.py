@@ -31,7 +31,9 @@ def contents_of_tensor(order: ProcessOrder, tensor: Tensor) -> Contents | None:
         storage = storage_of(tensor)
     except (NotImplementedError, RuntimeError):
         return None
-    return None if is_meta(tensor) else contents_of(order, storage)
+    # A tensor of several shapes has no layout of its own.
+    is_unknown = is_meta(tensor) or tensor.is_nested
+    return None if is_unknown else contents_of(order, storage)
 
 
 def touch_tensor(
