@@ -33,7 +33,7 @@ def cases() -> list[str]:
     )
     assert isinstance(table, ast.Dict)
     variants = {
-        key.id: [each.value for each in ast.walk(value) if isinstance(each, ast.Constant)]
+        key.id: [str(each.value) for each in ast.walk(value) if isinstance(each, ast.Constant)]
         for key, value in zip(table.keys, table.values, strict=True)
         if isinstance(key, ast.Name)
     }

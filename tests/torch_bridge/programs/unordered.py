@@ -456,6 +456,25 @@ def a_backward_pass_on_a_side_stream():
     print(weight.grad.sum().item())
 
 
+def a_hook_on_another_stream_in_a_backward_pass_of_a_side_stream():
+    weight, third = torch.ones(64, 64, device="cuda", requires_grad=True), torch.cuda.Stream()
+    side.wait_stream(main)
+    with on(side):
+        y = weight @ weight
+        loss = y.sum()
+
+    def hook(gradient):
+        if not bad:
+            third.wait_stream(torch.cuda.current_stream())
+        with on(third):
+            return gradient * 2 if bad else gradient.abs().record_stream(third)
+
+    y.register_hook(hook)
+    loss.backward()
+    main.wait_stream(side)
+    print(weight.grad.sum().item())
+
+
 def gradients_used_on_another_stream():
     weight = torch.ones(64, 64, device="cuda", requires_grad=True)
     torch.cuda.synchronize()

@@ -114,8 +114,11 @@ class ProcessOrder:
         self.freed_memory: dict[Any, Any] = {}
         """By allocator, what is known of memory that is free."""
         self._task = NO_BACKWARD
-        self._base: Stream | None = None
-        """The backward pass under way, and the stream that it was called on."""
+        self._base: list[Stream | None] = []
+        """The backward pass under way, and the streams that it may have been called on: that of
+        the operation before, and that of its first one, which a hook may have chosen."""
+        self._latest: Stream | None = None
+        """The stream of the latest operation outside of backward passes."""
         self._sequences: list[int] = []
         """Autograd's number of the first operation on another stream than the one before."""
         self._streams: list[Stream] = []
@@ -205,9 +208,10 @@ class ProcessOrder:
 
     def note_forward(self, queue: Stream) -> None:
         """Note on which stream the forward pass is, which its backward pass will use."""
-        if self._streams and self._streams[-1] is queue:
-            return
         if graph_task() != NO_BACKWARD:
+            return
+        self._latest = queue
+        if self._streams and self._streams[-1] is queue:
             return
         number = _sequence() - 1
         if self._sequences and self._sequences[-1] >= number:
@@ -223,9 +227,9 @@ class ProcessOrder:
         """Return the forward operation's stream if autograd's engine chooses it for this one."""
         task = graph_task()
         if task != self._task:
-            self._task, self._base = task, queue
+            self._task, self._base = task, [self._latest, queue]
         node = _node()
-        if queue is not self._base or node is None or node._sequence_nr() == _NEVER_MADE:
+        if queue not in self._base or node is None or node._sequence_nr() == _NEVER_MADE:
             return None
         position = bisect_right(self._sequences, node._sequence_nr()) - 1
         if position < 0 or self._streams[position] is queue:
