@@ -18,11 +18,17 @@ class Allowed(StrEnum):
     """Lanes that a load masks off without ``other=`` are zeros, as in code for NVIDIA's GPUs."""
     OUT_OF_BOUNDS_READS = "out-of-bounds-reads"
     """A load outside of its tensor reads zeros and is a warning."""
+    STREAM_RACES = "stream-races"
+    """Operations that nothing orders may touch the same bytes: streams, copies, collectives."""
+    UNINITIALIZED_READS = "uninitialized-reads"
+    """Operations and kernels may use what nothing has written, as benchmarks do."""
 
 
 _REMEDIES = {
     Allowed.MASKED_LANES: "take such lanes as zeros",
     Allowed.OUT_OF_BOUNDS_READS: "read zeros there",
+    Allowed.STREAM_RACES: "let operations race",
+    Allowed.UNINITIALIZED_READS: "use what lies there",
 }
 _BY_VARIABLE = {"": (False, False), "0": (False, False), "1": (True, False), "nan": (True, True)}
 """Whether a run checks and whether NaN is an error, by what ``KERNBENCH_CHECK`` says."""

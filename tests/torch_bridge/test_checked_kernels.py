@@ -28,7 +28,7 @@ def line_of(text: str) -> str:
     return f"checked_kernels.py:{number}"
 
 
-@pytest.mark.adr("0087-D1")
+@pytest.mark.adr("0228-D4")
 @pytest.mark.parametrize(
     "case",
     [
@@ -44,7 +44,7 @@ def test_what_nothing_has_written_is_not_to_be_read(case: str) -> None:
     run(case, check=False)
 
 
-@pytest.mark.adr("0087-D1")
+@pytest.mark.adr("0228-D4")
 @pytest.mark.parametrize(
     "case",
     [

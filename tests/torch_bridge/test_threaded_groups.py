@@ -12,7 +12,8 @@ from tests.torch_bridge.running import simulated  # noqa: E402
 
 
 def test_pytorchs_tests_with_a_thread_per_rank_run_on_devices(tmp_path: Path) -> None:
-    context = simulated("threaded_groups.py", tmp_path / "output")
+    # PyTorch's group of threads copies on streams that no thread makes wait for another.
+    context = simulated("threaded_groups.py", tmp_path / "output", allow="stream-races")
     assert any(each.template.name == "aten.mm" for each in context.op_log.instances)
     # Nobody waited for a timeout.
     assert context.run.simulation.now_ps < 10**12

@@ -4,7 +4,13 @@ from kernbench.sanitizer.facts.launch import Launched
 from kernbench.sanitizer.facts.order import Clock
 from kernbench.sanitizer.facts.spans import strided_spans
 from kernbench.sanitizer.live_watch import LiveWatch
-from kernbench.sanitizer.ordering.touches import Touch, TouchKind, TouchPart, record_touch
+from kernbench.sanitizer.ordering.touches import (
+    Touch,
+    Touches,
+    TouchKind,
+    TouchPart,
+    record_touch,
+)
 from kernbench.sanitizer.run import Sanitizer, build_sanitizer
 
 __all__ = [
@@ -15,6 +21,7 @@ __all__ = [
     "Touch",
     "TouchKind",
     "TouchPart",
+    "Touches",
     "build_sanitizer",
     "record_touch",
     "strided_spans",

@@ -13,6 +13,7 @@ from kernbench.torch_bridge.base.versions import (
     SUPPORTED,
     TorchVersionError,
     check_torch,
+    importing_torch,
 )
 from kernbench.torch_bridge.python.packages import check_private
 
@@ -27,6 +28,7 @@ __all__ = [
     "check_private",
     "check_ranks",
     "check_torch",
+    "importing_torch",
     "run_torchrun",
     "torch_player",
 ]
@@ -39,7 +41,8 @@ def torch_player() -> type[Player]:
         TorchVersionError: PyTorch is missing, or a release that the bridge does not know.
     """
     check_torch()
-    from kernbench.torch_bridge.kept.player import TorchPlayer
+    with importing_torch():
+        from kernbench.torch_bridge.kept.player import TorchPlayer
 
     return TorchPlayer
 
@@ -85,7 +88,8 @@ def run_torchrun(
     check_nodes(context.run.machine, nprocs, num_nodes)
     check_torch()
     check_private(private, path.parent)
-    from kernbench.torch_bridge.front.programs import run_torchrun as run
+    with importing_torch():
+        from kernbench.torch_bridge.front.programs import run_torchrun as run
 
     run(
         context,

@@ -350,6 +350,7 @@ def triton_kernels_are_captured_and_replayed() -> None:
         z = y + 1
         with torch.cuda.stream(side):
             scale[(4,)](w, w, 0.25, w.numel(), BLOCK=64)
+    torch.cuda.current_stream().wait_stream(side)
     assert torch.equal(w, before)
     h.replay()
     assert torch.equal(w, before)

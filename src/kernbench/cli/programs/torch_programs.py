@@ -215,9 +215,12 @@ def _log_dir(options: TorchrunOptions) -> Path | None:
 
 def _import_bridge() -> None:
     """Import PyTorch, and freeze its half a million objects for the garbage collector."""
+    from kernbench.torch_bridge import importing_torch
+
     gc.disable()
     try:
-        importlib.import_module("kernbench.torch_bridge.front.programs")
+        with importing_torch():
+            importlib.import_module("kernbench.torch_bridge.front.programs")
     finally:
         gc.enable()
     gc.freeze()

@@ -76,13 +76,14 @@ class Run:
         ``spawn`` as nprocs."""
         self.has_data = data
         self.seed = seed
-        checks = checks or Checks.of()
+        self.checks = checks = checks or Checks.of()
         may_read_outside = Allowed.OUT_OF_BOUNDS_READS in checks.allowed
         self.outside = OutsideReads() if may_read_outside else None
         """Collects loads outside of a tensor where they are allowed; None where they are errors."""
         self.sanitizer = build_sanitizer(checks, self.outside)
         """Checks replay for mistakes, or None."""
-        self.ordering = Ordering() if self.sanitizer is not None and data else None
+        is_ordered = Allowed.STREAM_RACES not in checks.allowed
+        self.ordering = Ordering() if is_ordered and self.sanitizer is not None and data else None
         """The happens-before order, for the sanitizer."""
         self.remarks: list[Callable[[], list[str]]] = [
             cache_remarks,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.checks import Allowed, remedy
 from kernbench.errors import UninitializedReadError
 from kernbench.memory import Buffer
 from kernbench.replay import Frame, GroupPlan, Step
@@ -28,7 +29,8 @@ class NeverWritten(Origin):
     def report(self, used: UsedLane, state: LaunchState) -> None:
         raise UninitializedReadError(
             f"{state.notes[Unwritten][self.line]}; {used.here} {used.what}: it comes from "
-            f"there{self.through}; initialise the tensor or mask the load"
+            f"there{self.through}; initialise the tensor, mask the load, "
+            f"{remedy(Allowed.UNINITIALIZED_READS)}"
         )
 
 
@@ -37,6 +39,8 @@ class Unwritten(Check):
 
     A loaded lane may be discarded by a selection; an atomic's effect cannot, and is refused.
     """
+
+    allowed_by = Allowed.UNINITIALIZED_READS
 
     def begin(self, launch: LaunchState) -> Any:
         """Return, by the line of a load, a text that names the first unwritten place it read."""
@@ -64,7 +68,8 @@ def _refuse(access: WatchedAccess, frame: Frame) -> None:
     missing = _missing(access, frame)
     if missing is not None:
         raise UninitializedReadError(
-            f"{_in_words(access, frame, missing)}; initialise the tensor or mask the access"
+            f"{_in_words(access, frame, missing)}; initialise the tensor, mask the access, "
+            f"{remedy(Allowed.UNINITIALIZED_READS)}"
         )
 
 

@@ -55,6 +55,7 @@ def coordinates(linear: int, grid: tuple[int, int, int]) -> tuple[int, int, int]
     return linear % x, linear // x % y, linear // (x * y)
 
 
-def element(buffer: Buffer, byte: int, itemsize: int) -> str:
+def element(buffer: Buffer | str, byte: int, itemsize: int) -> str:
     """Return how errors name a place: ``x (4,) float32+8 (element 2)``."""
-    return f"{buffer.label}{byte:+d} (element {byte // itemsize})"
+    label = buffer if isinstance(buffer, str) else buffer.label
+    return f"{label}{byte:+d} (element {byte // itemsize})"

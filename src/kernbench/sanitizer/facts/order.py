@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from kernbench.checks import Allowed, remedy
+
 
 class Clock:
     """One operation: its position on a timeline, and what certainly ends before it begins.
@@ -49,6 +51,13 @@ class Clock:
     def __repr__(self) -> str:
         return f"Clock({self.timeline}, {self.index}, {self.where!r})"
 
+    def advice(self, earlier: Clock) -> str:
+        """Return what would order this operation after an earlier one, as errors say it."""
+        return (
+            "nothing orders the two: let one wait for the other, by an event, wait_stream(), "
+            f"synchronize() or wait(), {remedy(Allowed.STREAM_RACES)}"
+        )
+
     def put_after(self, others: Iterable[Clock]) -> None:
         """Order the operation, which has not begun, after others too."""
         assert self._known is None
@@ -83,17 +92,18 @@ class Clock:
     def _work_out(self) -> None:
         known: dict[int, int] = {}
         for clock in sorted(self._after, key=lambda each: -len(each.known)):
-            _learn(known, clock)
+            learn(known, clock)
         told = dict(known) if self._asked else known
         for who, operation in self._asked:
             if told.get(who.timeline, -1) >= who.index:
-                _learn(known, operation)
+                learn(known, operation)
         self._known = known
         # Those that came before are not looked up through this one.
         self._after, self._asked = [], ()
 
 
-def _learn(known: dict[int, int], clock: Clock) -> None:
+def learn(known: dict[int, int], clock: Clock) -> None:
+    """Add to what is known an operation, and all that it follows."""
     # A clock that knows an operation knows all that it knew.
     if known.get(clock.timeline, -1) >= clock.index:
         return

@@ -88,6 +88,13 @@ class Touch:
     parts: tuple[TouchPart, ...]
     key: Any = None
     """Touches with equal keys are of one kind and have the same bytes; None equals nothing."""
+    freed: str = ""
+    """For memory that has since been freed, and may be another tensor's: where, and what to do."""
+
+    def moved(self, distance: int, freed: str) -> Touch:
+        """Return the touch counted from another byte, of memory that was freed."""
+        parts = tuple(part.moved(distance) for part in self.parts)
+        return Touch(self.kind, self.clock, self.who, parts, freed=self.freed or freed)
 
     @property
     def low(self) -> int:
@@ -132,8 +139,19 @@ class Touches:
         """Of every timeline the touches by their keys, oldest first."""
         self._limits: dict[int, int] = {}
 
-    def add(self, touch: Touch, buffer: Buffer) -> None:
-        """Record a touch. Everything that it follows must have been recorded before.
+    def __iter__(self) -> Iterator[Touch]:
+        """Yield all touches, those of one timeline in order."""
+        for touches in self._by_timeline.values():
+            yield from touches.values()
+
+    def keep(self, touch: Touch) -> None:
+        """Record a touch of memory's earlier owner, without a look at others."""
+        self._by_timeline.setdefault(touch.clock.timeline, {})[touch] = touch
+
+    def add(self, touch: Touch, label: Buffer | str) -> None:
+        """Record a touch of a buffer, or of other memory with a name.
+
+        Everything that it follows must have been recorded before.
 
         Raises:
             DataRaceError: It is in no order with an earlier one, they share a byte, and one
@@ -149,7 +167,7 @@ class Touches:
                     break
                 found = touch.races_with(other)
                 if found is not None:
-                    raise _race(touch, other, buffer, *found)
+                    raise _race(touch, other, label, *found)
         mine = self._by_timeline.setdefault(clock.timeline, {})
         key = touch if touch.key is None else touch.key
         mine.pop(key, None)
@@ -187,13 +205,12 @@ def record_touch(buffer: Buffer, touch: Touch) -> None:
 
 
 def _race(
-    touch: Touch, other: Touch, buffer: Buffer, mine: TouchPart, its: TouchPart, byte: int
+    touch: Touch, other: Touch, label: Buffer | str, mine: TouchPart, its: TouchPart, byte: int
 ) -> DataRaceError:
-    place = element(buffer, byte - byte % mine.itemsize, mine.itemsize)
+    place = element(label, byte - byte % mine.itemsize, mine.itemsize)
     return DataRaceError(
         f"{mine.name} ({touch.who}) {touch.kind.value} {place}, which {its.name} ({other.who}) "
-        f"{other.kind.value}; nothing orders the two: let one wait for the other, by an event, "
-        "wait_stream(), synchronize() or wait()"
+        f"{other.kind.value}; {other.freed or touch.clock.advice(other.clock)}"
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 
@@ -10,6 +12,8 @@ from kernbench.errors import KernbenchError, UsageError
 
 SUPPORTED = ("2.12", "2.13", "2.14", "2.15")
 """Minor releases that the bridge was tested with."""
+CUDA_SANITIZER = "TORCH_CUDA_SANITIZER"
+"""The variable that enables PyTorch's own sanitizer of streams."""
 KERNELS_VARIABLE = "KERNBENCH_TORCH_KERNELS"
 """Names another release whose kernels are timed."""
 
@@ -36,6 +40,20 @@ def check_torch() -> str:
             f'installed; pip install "torch=={SUPPORTED[-1]}.*"'
         )
     return found
+
+
+@contextmanager
+def importing_torch() -> Iterator[None]:
+    """Hide from PyTorch, as it is imported, what makes it use a GPU at once: a build without fails.
+
+    Each process does it when it begins.
+    """
+    asked = os.environ.pop(CUDA_SANITIZER, None)
+    try:
+        yield
+    finally:
+        if asked is not None:
+            os.environ[CUDA_SANITIZER] = asked
 
 
 @cache

@@ -23,6 +23,7 @@ from kernbench.runtime_api import Action, Collective, Part, Signature, WaitFor, 
 from kernbench.torch_bridge.base.dtypes import element_type
 from kernbench.torch_bridge.c10d.data import Compute, all_gather
 from kernbench.torch_bridge.dispatch.known_values import follow_collective
+from kernbench.torch_bridge.dispatch.touching import Touching
 from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.in_use import begin_use, end_use
 from kernbench.torch_bridge.placement.names import EXECUTING, device_at
@@ -34,11 +35,13 @@ from kernbench.torch_bridge.processes.process import Process, current
 if TYPE_CHECKING:
     from types import FrameType
 
-    from kernbench.clock import Simulation, UserSite
+    from kernbench.clock import Simulation, Stream, UserSite
     from kernbench.runtime_api import ProcessGroup, Run
+    from kernbench.torch_bridge.ordering.order import ProcessOrder
 
 _HERE = str(Path(__file__).parents[1])
 _CALLS = c10d.__file__
+_COMPUTING = ("all_reduce", "reduce", "reduce_scatter")
 
 
 def signature(
@@ -173,15 +176,23 @@ class CollectiveWork(Work):
         host = self._process.host
         if is_limited or not self._part.on_device:
             host.wait(self._part)
-        elif not self._part.done:
-            run = self._process.session.run
-            queue = run.queue_for(self._part.sip_id)
-            host.enqueue(WaitFor(run, self._part), queue)
+            self._host_knows()
         else:
             run = self._process.session.run
-            host.passes(self._part, run.queue_for(self._part.sip_id))
+            queue = run.queue_for(self._part.sip_id)
+            if self._process.order is not None:
+                self._process.order.stream_waits(queue, self._part.clock)
+            if not self._part.done:
+                host.enqueue(WaitFor(run, self._part), queue)
+            else:
+                host.passes(self._part, queue)
         self._process.kept.discard(self)
         return True
+
+    def _host_knows(self) -> None:
+        """Note that the program has seen its end."""
+        if self._process.order is not None:
+            self._process.order.host_waits(self._part.clock)
 
     def _wait_at_most(self, timeout_ps: int) -> None:
         part, host = self._part, self._process.host
@@ -212,6 +223,7 @@ class CollectiveWork(Work):
         """Block the rank until its part is over in simulated time."""
         self.wait_for_data()
         self._process.host.wait(self._part)
+        self._host_knows()
         self._process.kept.discard(self)
 
     def synchronize(self) -> None:
@@ -231,6 +243,7 @@ class CollectiveWork(Work):
         # A program that has seen its end may use its tensors, as after a wait.
         if part.done or isinstance(part.error, CollectiveTimeoutError):
             self.wait_for_data()
+            self._host_knows()
         return part.done
 
     def is_success(self) -> bool:
@@ -388,6 +401,8 @@ def _arrive(
     """Add the part to the collective, after its host's time, its stream and the last call."""
     run, state = process.session.run, process.state
     queue = run.queue_for(part.sip_id) if part.on_device or part.follows_stream else None
+    if process.order is not None:
+        _order(process.order, meeting, position, part, channel, queue)
     after = [process.host.timer(), *state.put_behind(channel, queue, part)]
     until_all_ps = meeting.until_all_call_ps()
     if run.keeper is not None:
@@ -406,6 +421,30 @@ def _arrive(
                 run.simulation.timer(until_all_ps, part.label).when_done(partial(_has_data, each))
             else:
                 each.has_data()
+
+
+def _order(
+    order: ProcessOrder,
+    meeting: Collective,
+    position: int,
+    part: TorchPart,
+    channel: Any,
+    queue: Stream | None,
+) -> None:
+    """Set the clock of a part, and take note of what it touches.
+
+    Raises:
+        DataRaceError: It is unordered with an operation that touches the same bytes.
+    """
+    call = part.call
+    assert call is not None
+    op, root = call.signature.op, call.signature.root
+    part.clock = order.in_channel(channel, meeting.title, queue)
+    only_reads = (op == "broadcast" and position == root) or (op == "reduce" and position != root)
+    touching = Touching(current())
+    outputs = () if only_reads else call.outputs
+    computes = op in _COMPUTING
+    touching.collective(meeting.title, call.inputs, outputs, part.clock, computes=computes)
 
 
 def _has_data(part: TorchPart, _: object) -> None:

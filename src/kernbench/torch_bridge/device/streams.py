@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.cuda._gpu_trace as trace
 
 from kernbench.clock import Handle
 from kernbench.clock import Stream as Queue
@@ -13,6 +14,7 @@ from kernbench.runtime_api import DeviceStream, Marker, WaitFor
 from kernbench.torch_bridge.base.arguments import checked
 from kernbench.torch_bridge.base.refusals import CaptureError
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE, device_at, is_simulated, sip_of
+from kernbench.torch_bridge.processes.gpu_trace import fire, host_waits
 from kernbench.torch_bridge.processes.process import current
 
 _PS_PER_MS = 1e9
@@ -38,6 +40,8 @@ class Stream:
         run = current().session.run
         sip_id = sip_of(DEVICE_TYPE if device is None else device)
         self.queue = run.new_stream(sip_id) if queue is None else queue
+        if queue is None:
+            fire(trace.StreamCreationCallbacks, self.cuda_stream)
         self.priority = priority
         self._before: list[Stream] = []
 
@@ -89,6 +93,7 @@ class Stream:
         if self.is_capturing():
             refuse_in_capture("torch.cuda.Stream.synchronize")
         wait_for_queue(self.queue.queue.tail)
+        self._has_ended()
 
     def query(self) -> bool:
         """Return whether everything on the stream has ended at the host's time."""
@@ -96,7 +101,17 @@ class Stream:
             refuse_in_capture("torch.cuda.Stream.query")
         current().host.poll()
         tail = self.queue.queue.tail
-        return tail is None or tail.done
+        has_ended = tail is None or tail.done
+        if has_ended:
+            self._has_ended()
+        return has_ended
+
+    def _has_ended(self) -> None:
+        """Note that the program has seen the end of what is on it."""
+        order = current().order
+        host_waits(self.queue.queue)
+        if order is not None:
+            order.host_waits_for(self.queue.queue)
 
     def is_capturing(self) -> bool:
         """Return whether work enqueued on it is captured for a graph."""
@@ -118,6 +133,8 @@ class Event:
         self._marker: Marker | None = None
         self._is_captured = False
         """Whether it is part of a captured graph, and happens only in replays."""
+        self._point: Any = None
+        """What it stands for, where the order of operations is checked."""
 
     @checked
     def record(self, stream: Stream | None = None) -> Event:
@@ -127,12 +144,16 @@ class Event:
         queue = (current_stream() if stream is None else stream).queue
         self._is_captured = own_queue(queue) is not queue.queue
         process.host.enqueue(self._marker, queue.queue)
+        if process.order is not None and not self._is_captured:
+            self._point = process.order.point(queue.queue)
+        fire(trace.EventRecordCallbacks, id(self), id(own_queue(queue)))
         return self
 
     @checked
     def wait(self, stream: Stream | None = None) -> None:
         """Let later work on a stream (default: the current one) wait for this."""
         given = None if stream is None else stream.queue
+        self._order_behind(given)
         if self._marker is not None and not self._marker.done:
             process = current()
             queue = current_stream().queue if given is None else given
@@ -148,12 +169,31 @@ class Event:
         """Block the host until it has happened."""
         self._check("synchronize")
         wait_for_queue(self._marker)
+        self._has_ended()
 
     def query(self) -> bool:
         """Return whether it has happened at the host's time."""
         self._check("query")
         current().host.poll()
-        return self._marker is None or self._marker.done
+        has_ended = self._marker is None or self._marker.done
+        if has_ended:
+            self._has_ended()
+        return has_ended
+
+    def _has_ended(self) -> None:
+        """Note that the program has seen that it has happened."""
+        order = current().order
+        fire(trace.EventSynchronizationCallbacks, id(self))
+        if order is not None:
+            order.host_waits(self._point)
+
+    def _order_behind(self, given: DeviceStream | None) -> None:
+        """Note that a stream (None: the current one) waits for it."""
+        order = current().order
+        queue = current_stream().queue if given is None else given
+        fire(trace.EventWaitCallbacks, id(self), id(own_queue(queue)))
+        if order is not None and not self._is_captured and own_queue(queue) is queue.queue:
+            order.stream_waits(queue.queue, self._point)
 
     @checked
     def elapsed_time(self, end_event: Event) -> float:
@@ -285,8 +325,10 @@ def set_stream(stream: Stream | None) -> None:
         state = process.state
         # The previous device keeps its current stream.
         process.streams[state.sip_id] = state.stream
-        state.sip_id = stream.queue.sip_id
-        state.stream = stream.queue
+        state.sip_id = sip_id = stream.queue.sip_id
+        is_default = stream.queue.queue is process.session.run.devices.sip(sip_id).queue
+        # The allocator tells streams apart, and has one name for the default one.
+        state.stream = None if is_default else stream.queue
 
 
 class StreamContext:
@@ -315,3 +357,6 @@ def synchronize(device: Any = None) -> None:
     for queue in process.session.run.devices.queues(sip_id):
         if queue.tail is not None:
             process.host.wait(queue.tail)
+        host_waits(queue)
+        if process.order is not None:
+            process.order.host_waits_for(queue)

@@ -24,8 +24,10 @@ from kernbench.torch_bridge.placement.names import (
     is_simulated,
     with_index,
 )
+from kernbench.torch_bridge.placement.pending_copies import look_at_copies
 from kernbench.torch_bridge.placement.residence import residence_of, settle_open
-from kernbench.torch_bridge.processes.process import current
+from kernbench.torch_bridge.placement.touched import contents_of_tensor, touch_by_host
+from kernbench.torch_bridge.processes.process import HERE, current
 
 _Base = torch._C.TensorBase
 _device_of = _Base.device.__get__
@@ -200,13 +202,35 @@ def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
             f"can't convert {device_of(self)} device type tensor to numpy. "
             "Use Tensor.cpu() to copy the tensor to host memory first."
         )
+    _read_in_memory(self, "numpy")
     return _numpy(self, *args, **kwargs)
 
 
 def tolist(self: Tensor) -> Any:
     """``Tensor.tolist``: C++ would copy to the host only what it has elsewhere."""
     has_data = residence_of(self) is not None and current().session.run.has_data
+    if not has_data:
+        _read_in_memory(self, "tolist")
     return _tolist(cpu(self.detach()) if has_data else self)
+
+
+def _read_in_memory(tensor: Tensor, name: str) -> None:
+    """Note that the program reads a tensor in the host's memory, where it is."""
+    process = HERE.process
+    if process is None or EXECUTING.depth:
+        return
+    if process.order is not None:
+        touch_by_host(process.order, tensor, f"Tensor.{name}")
+    elif process.copies:
+        look_at_copies(process, [(tensor, False)], f"Tensor.{name}")
+
+
+def _record_stream(self: Tensor, stream: Any) -> None:
+    """``Tensor.record_stream``: memory that a stream uses is given out when that has gone on."""
+    order = current().order
+    contents = None if order is None else contents_of_tensor(order, self)
+    if order is not None and contents is not None:
+        contents.record(order.stream(stream.queue.queue).number)
 
 
 def read_by_host(data: Any) -> Any:
@@ -366,11 +390,15 @@ def _moved_to(place: torch.device, value: Any) -> Any:
 
 def _by_device_and_dtype(tensors: Any, with_indices: bool = False) -> Any:
     """``torch._C._group_tensors_by_device_and_dtype``, in which C++ would name its own device."""
-    groups = _group(tensors, with_indices)
     found: dict[Any, Any] = {}
-    for (device, dtype), group in groups.items():
-        first = next((each for each in group[0][0] if each is not None), None)
-        found[(device if first is None else device_of(first), dtype)] = group
+    for (device, dtype), (lists, indices) in _group(tensors, with_indices).items():
+        places: dict[Any, list[int]] = {}
+        for position, first in enumerate(lists[0]):
+            place = device if first is None else device_of(first)
+            places.setdefault(place, []).append(position)
+        for place, chosen in places.items():
+            split = [[each[at] for at in chosen] if each else each for each in lists]
+            found[place, dtype] = split, [indices[at] for at in chosen] if indices else indices
     return found
 
 
@@ -407,7 +435,7 @@ def install(patches: Patches) -> None:
             "tolist": tolist,
             "new_tensor": new_tensor,
             "get_device": _get_device,
-            "record_stream": lambda self, stream: None,
+            "record_stream": _record_stream,
             "_make_wrapper_subclass": staticmethod(_wrapper),
         },
     )

@@ -17,9 +17,10 @@ from kernbench.errors import BadPointerError, UnreachableError
 from kernbench.memory import Buffer
 from kernbench.runtime_api import HostMemory, LentMemory
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.dispatch.unwritten import count_writes
+from kernbench.torch_bridge.dispatch.touching import count_writes
 from kernbench.torch_bridge.placement.names import device_at, unobserved
 from kernbench.torch_bridge.placement.residence import residence_of, storage_of
+from kernbench.torch_bridge.processes.process import current
 
 _FIRST_ADDRESS = 1 << 44
 """The first address of device 0 without data, and the distance between devices."""
@@ -114,7 +115,9 @@ class Addresses(LentMemory):
         whole = _bytes_of(storage, 0)
         with unobserved():
             buffer = HostMemory(sip_id).tensor(whole, "memory", "an address in memory").buffer
-        count_writes(whole, residence, buffer)
+        order = current().order
+        if order is not None:
+            count_writes(order, whole, buffer)
         return buffer
 
     def _start(self, storage: Any, residence: Any) -> int:

@@ -30,7 +30,7 @@ from kernbench.torch_bridge.dispatch.known_launches import (
     follow_launch,
     forget_written,
 )
-from kernbench.torch_bridge.dispatch.unwritten import count_writes
+from kernbench.torch_bridge.dispatch.touching import count_writes
 from kernbench.torch_bridge.placement.in_use import find_use
 from kernbench.torch_bridge.placement.names import device_at, executing
 from kernbench.torch_bridge.placement.residence import Residence, residence_of
@@ -86,7 +86,7 @@ class TorchLauncher(KernelLauncher):
             timing = self._timing(plan, state.sip_id, tables)
             if run.sanitizer is not None:
                 run.sanitizer.check_launch(plan.trace, Launched(entry.name, state.rank))
-            launched = Launched(entry.name, state.rank)
+            launched = self._launched(entry.name, state)
             if run.has_data:
                 self.record(plan, params, launched)()
             else:
@@ -100,6 +100,14 @@ class TorchLauncher(KernelLauncher):
             process.host.owe_triton(len(args))
             found = _in_program(timing, plan, args, process.host.graph)
             process.host.launch(entry.name, found, state.sip_id)
+
+    def _launched(self, name: str, state: RankState) -> Launched:
+        """Return whose launch it is, and under the sanitizer its place among operations."""
+        process = current()
+        queue, order = process.host.queue_of(state.sip_id), process.order
+        if order is None or not order.finds_races or hasattr(queue, "stands_for"):
+            return Launched(name, state.rank)
+        return Launched(name, state.rank, order.on_stream(queue))
 
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         """Return the modeled time of all that ``fn`` launches, PyTorch's operations included."""
@@ -167,7 +175,7 @@ class TorchLauncher(KernelLauncher):
         if known is not None:
             return known
         reach = self._reach(plan, params, state)
-        launched = Launched(plan.kernel.name, state.rank)
+        launched = self._launched(plan.kernel.name, state)
         executed = run_watched(run, self.engine, plan, params, reach, launched)
         timing = self._timing_of(plan, executed, state.sip_id)
         if not run.has_data:
@@ -205,7 +213,7 @@ class TorchLauncher(KernelLauncher):
         self, plan: KernelPlan | LivePlan, args: tuple[Any, ...], state: RankState
     ) -> list[Any]:
         """Check the tensors among the arguments, and replace them by their memory."""
-        params, memory = list(args), HostMemory(state.sip_id)
+        params, memory, order = list(args), HostMemory(state.sip_id), current().order
         known: dict[int, Buffer] = {}
         for index, low, high, writes in plan.pointers:
             what, tensor = _name(plan, index), params[index]
@@ -239,8 +247,8 @@ class TorchLauncher(KernelLauncher):
             if first < 0 or end > size:
                 assert not isinstance(plan, LivePlan)
                 refuse_out_of_bounds(self.engine, plan, index, found, state)
-            if self.run.sanitizer is not None:
-                count_writes(tensor, residence, found.buffer)
+            if order is not None:
+                count_writes(order, tensor, found.buffer)
             params[index] = PointerArg(found.buffer, start)
         return params
 

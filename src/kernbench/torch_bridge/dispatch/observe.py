@@ -22,19 +22,26 @@ from kernbench.torch_bridge.device.pinned import is_pinned, pinned
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
 from kernbench.torch_bridge.device.streams import refuse_in_capture
 from kernbench.torch_bridge.dispatch.known_values import follow, with_known_ends
-from kernbench.torch_bridge.dispatch.operands import ends_of_copy, is_for_device, residence_among
+from kernbench.torch_bridge.dispatch.operands import (
+    ends_of_copy,
+    is_for_device,
+    residence_among,
+    used_tensors,
+)
 from kernbench.torch_bridge.dispatch.pricing import Pricing
 from kernbench.torch_bridge.dispatch.shapes import Known, comes_back, copy_to_host
-from kernbench.torch_bridge.dispatch.unwritten import begin_unwritten
+from kernbench.torch_bridge.dispatch.touching import Touching
 from kernbench.torch_bridge.dispatch.wider_numbers import in_wider_numbers, with_dtypes_of_gpus
 from kernbench.torch_bridge.placement.allocations import refuse_too_much
 from kernbench.torch_bridge.placement.call_keys import look_at
 from kernbench.torch_bridge.placement.in_use import check_named
 from kernbench.torch_bridge.placement.moves import MOVE, UNDER_WAY
 from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, EXECUTING, with_index
+from kernbench.torch_bridge.placement.pending_copies import begin_copy, look_at_copies
 from kernbench.torch_bridge.placement.residence import Residence, residence_of, settle, settle_on
 from kernbench.torch_bridge.processes.eager_host import EagerHost
 from kernbench.torch_bridge.processes.float32 import Float32, overridden
+from kernbench.torch_bridge.processes.gpu_trace import host_waits
 from kernbench.torch_bridge.processes.process import Process, current
 from kernbench.torch_bridge.processes.python_calls import (
     FRAMES_OF_OPERATION,
@@ -87,7 +94,8 @@ class Observer(Mode):
         self._devices = process.session.devices
         run = process.session.run
         self._spec = run.machine.spec
-        self._is_checked = run.has_data and run.sanitizer is not None
+        self._touching = None if process.order is None else Touching(process)
+        """Takes note of what is touched, under the sanitizer."""
         self.price(process.precision or overridden(Float32(), os.environ))
 
     def price(self, precision: Float32) -> None:
@@ -125,6 +133,8 @@ class Observer(Mode):
                 settle_on(self._process, result, self._devices[sip_id], operation.name)
             else:
                 _settle_all(result, self._devices[sip_id], operation.name)
+        if self._touching is not None:
+            self._touching.device(operation, args, kwargs or {}, result, sip_id)
         if self._owe is not None:
             self._owe(operation, args)
         phase = self._host.phase()
@@ -198,6 +208,8 @@ class Observer(Mode):
         timing = self._costs.timing(func, operation, args, kwargs, result, sip_id)
         if name not in self._costs.unknown:
             self._known[key] = KnownCall(timing, call)
+        if self._touching is not None:
+            self._touching.device(operation, args, kwargs, result, sip_id)
         if self._owe is not None:
             self._owe(operation, args)
         self._host.launch(name, timing.in_phase(self._host.phase()), sip_id)
@@ -219,22 +231,18 @@ class Observer(Mode):
             if self._shapes is not None and comes_back(operation, args):
                 return args[0]
             # Numbers that are made in a tensor of the program's have no other operand.
-            out = kwargs.get("out")
-            source = residence_of(out) if isinstance(out, Tensor) else None
+            source = _residence_of_out(kwargs)
             if source is None:
-                return func(*args, **kwargs)
+                return self._on_host(func, operation, args, kwargs)
         if operation.is_copy:
             return self._move(func, operation, args, kwargs, source, source.device)
         result, known = self._execute(func, operation, args, kwargs)
         if operation.makes_memory:
             settled = result[:1] if operation.has_host_results else result
             _settle_all(settled, source.device, operation.name)
-        if operation.is_read:
-            if self._owe is not None:
-                self._owe(operation, args)
-            self._copy_to_host(source.sip_id, num_bytes(args))
-        else:
-            self._launch(func, operation, args, kwargs, result, known, source.sip_id)
+        if self._touching is not None:
+            self._touching.device(operation, args, kwargs, result, source.sip_id)
+        self._launch(func, operation, args, kwargs, result, known, source.sip_id)
         return result
 
     def _make(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -289,7 +297,7 @@ class Observer(Mode):
         if target is None and source is not None and operation.is_copy:
             return self._move_to_host(func, operation, args, kwargs, source)
         if target is None:
-            result = func(*args, **kwargs)
+            result = self._on_host(func, operation, args, kwargs)
             if self._shapes is not None and func is _NUMBER:
                 follow(func, operation, args, kwargs, result)
             return result
@@ -297,13 +305,18 @@ class Observer(Mode):
         if operation.makes_memory:
             _settle_all(result, target, operation.name)
         sip_id = self._process.first_sip + target.index
+        if self._touching is not None:
+            self._touching.device(operation, args, kwargs, result, sip_id)
         if operation.is_copy and source is None:
             if self._owe is not None:
                 self._owe(operation, args)
             command = self._copy("copy_from_host", sip_id, num_bytes((result,)))
-            if not (kwargs.get("non_blocking") or args[2:] == (True,)):
+            if kwargs.get("non_blocking") or args[2:] == (True,):
+                begin_copy(self._process, args[len(args) > 1], command, writes=False)
+            else:
                 # PyTorch synchronizes the stream, whatever memory the copy comes from.
                 self._host.wait(command)
+                self._has_waited(sip_id)
         else:
             self._launch(func, operation, args, kwargs, result, known, sip_id)
         return result
@@ -323,9 +336,13 @@ class Observer(Mode):
             if not wait:
                 # CUDA pins the memory that an asynchronous copy writes.
                 pinned(result)
+        if self._touching is not None:
+            self._touching.device(operation, args, kwargs, result, source.sip_id)
         if self._owe is not None:
             self._owe(operation, args)
-        self._copy_to_host(source.sip_id, num_bytes((result,)), wait)
+        command = self._copy_to_host(source.sip_id, num_bytes((result,)), wait)
+        if not wait:
+            begin_copy(self._process, result, command, writes=True)
         return result
 
     def _execute(
@@ -365,8 +382,9 @@ class Observer(Mode):
         if self._owe is not None:
             self._owe(operation, args)
         if operation.is_free:
-            if self._is_checked and operation.makes_empty:
-                begin_unwritten(result)
+            return
+        if operation.is_read:
+            self._copy_to_host(sip_id, num_bytes(args))
             return
         if operation.has_choices:
             known = None
@@ -385,11 +403,30 @@ class Observer(Mode):
         template = self._process.session.run.transfers.build(kind, sip_id, size_bytes)
         return self._host.copy(template, sip_id)
 
-    def _copy_to_host(self, sip_id: int, size_bytes: int, wait: bool = True) -> None:
+    def _copy_to_host(self, sip_id: int, size_bytes: int, wait: bool = True) -> Any:
         command = self._copy("copy_to_host", sip_id, size_bytes)
         if wait:
             self._host.wait(command)
+            self._has_waited(sip_id)
             self._host.read()
+        return command
+
+    def _has_waited(self, sip_id: int) -> None:
+        """Note that the host has waited for the current stream of a device."""
+        order = self._process.order
+        host_waits(self._host.queue_of(sip_id))
+        if order is not None:
+            order.host_waits_for(self._host.queue_of(sip_id))
+
+    def _on_host(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Execute an operation on memory of the host."""
+        result = func(*args, **kwargs)
+        if self._touching is not None:
+            self._touching.host(operation, args, kwargs, result)
+        elif self._process.copies:
+            used = used_tensors(operation, args, kwargs)
+            look_at_copies(self._process, used, operation.name)
+        return result
 
 
 def _kernel_of(func: HigherOrderOperator) -> Any:
@@ -474,6 +511,11 @@ def _settle_all(result: Any, device: torch.device | None, label: str) -> None:
     elif isinstance(result, (list, tuple)):
         for each in result:
             _settle_all(each, device, label)
+
+
+def _residence_of_out(kwargs: dict[str, Any]) -> Residence | None:
+    out = kwargs.get("out")
+    return residence_of(out) if isinstance(out, Tensor) else None
 
 
 def _leave_open(result: Any) -> None:

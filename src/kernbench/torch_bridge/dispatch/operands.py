@@ -221,3 +221,17 @@ def written_tensors(func: Any, operation: Operation, args: Any, kwargs: Any) -> 
         else:
             found += leaves(kwargs.get(func._schema.arguments[position].name))
     return found
+
+
+def used_tensors(
+    operation: Operation, args: Any, kwargs: dict[str, Any]
+) -> list[tuple[Tensor, bool]]:
+    """Return the tensors that a call is given, and for each whether the call writes it."""
+    found: list[tuple[Tensor, bool]] = []
+    for position, each in enumerate(args):
+        writes = position in operation.changed
+        found += [(tensor, writes) for tensor in leaves(each)]
+    for name, value in kwargs.items():
+        writes = name in operation.written_names
+        found += [(tensor, writes) for tensor in leaves(value)]
+    return found

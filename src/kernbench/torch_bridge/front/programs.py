@@ -39,6 +39,7 @@ from kernbench.torch_bridge.memory.host_heap import HostHeap
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 from kernbench.torch_bridge.processes.call_counts import counting_calls, unseen
 from kernbench.torch_bridge.processes.eager_host import new_host
+from kernbench.torch_bridge.processes.gpu_trace import sanitized
 from kernbench.torch_bridge.processes.host import Disturbed
 from kernbench.torch_bridge.processes.library_state import LibraryStates
 from kernbench.torch_bridge.processes.process import HERE, Process, _Here, current
@@ -350,7 +351,7 @@ def inside(process: Process) -> Iterator[None]:
         observer = observer_of(process)
         process.observers.append(observer)
         try:
-            with observer, _one_thread_backward():
+            with observer, sanitized(process), _one_thread_backward():
                 yield
         finally:
             process.observers.remove(observer)

@@ -26,6 +26,10 @@ def remarks_of(session: Session) -> list[str]:
             "even (balanced routing: each expert gets as many tokens), as a run without data does "
             "not know it"
         )
+    lines += [
+        f"warning: {each}: on a device it may find other values; --check says what is missing"
+        for each in session.unordered
+    ]
     if session.left_out_compiling:
         lines.append(
             "torch.compile was left out, as KERNBENCH_COMPILE=eager asks: the program ran, and was "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from kernbench.runtime_api import Action, Marker, WaitFor
 from kernbench.torch_bridge.base.operation_timing import ChangingTiming
 from kernbench.torch_bridge.dispatch.operands import leaves
+from kernbench.torch_bridge.dispatch.touching import Touching
 from kernbench.torch_bridge.graphs.capture import DataStep
 from kernbench.torch_bridge.graphs.collectives import Awaiting, Calling
 from kernbench.torch_bridge.graphs.memory import GraphMemory
@@ -20,7 +22,9 @@ from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.commands import HostCopy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
 
     from kernbench.clock import Stream, StreamCommand
     from kernbench.op_log import Template
@@ -91,14 +95,20 @@ class Graph:
         markers: dict[Marker, Marker] = {}
         works: dict[Calling, CollectiveWork] = {}
         process.is_replaying = True
+        touching = None
+        if process.order is not None:
+            process.order.replays_on, touching = queues[0], Touching(process)
+        noting = partial(_note, touching, queues[0])
         try:
             with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), unobserved():
                 # From one collective to the next: ranks yield to each other there.
                 while (met := self._put(commands, queues, markers, earliest_ps)) is not None:
-                    self._meet(met, _compute(steps), works)
-                _compute(steps)
+                    self._meet(met, _compute(steps, noting), works)
+                _compute(steps, noting)
         finally:
             process.is_replaying = False
+            if process.order is not None:
+                process.order.replays_on = None
 
     def _put(
         self,
@@ -173,7 +183,24 @@ def _with_tensors(step: DataStep | Calling | Awaiting, memory: GraphMemory) -> A
     return step.with_tensors(memory.tensors) if isinstance(step, Calling) else step
 
 
-def _compute(steps: Iterator[Any]) -> Calling | Awaiting | None:
+def _note(
+    touching: Touching | None,
+    queue: Stream,
+    step: DataStep,
+    args: Any,
+    kwargs: dict[str, Any],
+    made: list[Tensor],
+) -> None:
+    """Take note of what a step of a replay touches; a kernel's launch does that itself.
+
+    Raises:
+        DataRaceError, UninitializedReadError: What the replay is unordered with; what it reads.
+    """
+    if touching is not None and isinstance(step.call, torch._ops.OpOverload):
+        touching.replayed(step.call, args, kwargs, made, queue)
+
+
+def _compute(steps: Iterator[Any], noting: Callable[..., None]) -> Calling | Awaiting | None:
     """Compute steps up to a collective; return that, None at the end."""
     for entry in steps:
         if not isinstance(entry, tuple):
@@ -182,6 +209,7 @@ def _compute(steps: Iterator[Any]) -> Calling | Awaiting | None:
         step, args, kwargs, made = entry
         with step.draws.again() if step.draws is not None else nullcontext():
             results = step.call(*args, **kwargs)
+        noting(step, args, kwargs, [tensor for _, tensor in made])
         if made:
             found = leaves(results)
             for number, tensor in made:

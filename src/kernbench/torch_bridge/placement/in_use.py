@@ -39,7 +39,7 @@ def begin_use(part: Part, inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -
         for tensor in tensors if writes or inputs is not outputs else ():
             residence = settle(tensor, None)
             if residence is not None:
-                residence.uses += (Use(part, *_span(tensor), writes),)
+                residence.uses += (Use(part, *span_of(tensor), writes),)
                 found.append(residence)
                 if residence.block is not None and residence.block.allocation is not None:
                     residence.block.allocation.is_for(Phase.COMMUNICATION)
@@ -78,7 +78,7 @@ def check_named(operation: Operation, named: dict[str, Any]) -> None:
 
 
 def _check(operation: Operation, tensor: Tensor, residence: Residence, writes: bool) -> None:
-    first, stop = _span(tensor)
+    first, stop = span_of(tensor)
     for use in residence.uses:
         if _conflicts(use, first, stop, writes) and _touches(tensor, use):
             part, what = use.part, "writes" if writes else "reads"
@@ -131,7 +131,7 @@ def _holds(arg: Any, tensor: Tensor) -> bool:
     return arg is tensor or (isinstance(arg, (list, tuple)) and any(each is tensor for each in arg))
 
 
-def _span(tensor: Tensor) -> tuple[int, int]:
+def span_of(tensor: Tensor) -> tuple[int, int]:
     """Return the byte range of its storage that a tensor spans, as start and end."""
     size = tensor.element_size()
     start = tensor.storage_offset() * size

@@ -40,7 +40,7 @@ class Residence:
     It lives as long as the storage does. ``device`` is None for memory of the host.
     """
 
-    __slots__ = ("__weakref__", "block", "device", "is_open", "sip_id", "uses", "written")
+    __slots__ = ("__weakref__", "block", "device", "is_open", "sip_id", "uses")
 
     def __init__(
         self, device: torch.device | None, sip_id: int = -1, block: MemoryBlock | None = None
@@ -51,8 +51,6 @@ class Residence:
         """Its block of the device's memory."""
         self.is_open = False
         """Whether C++ may have made it, on its CPU, for an operation with device tensors."""
-        self.written: Any = None
-        """Under the sanitizer, for memory that began uninitialized: 255 where a kernel wrote."""
         self.uses: tuple[Use, ...] = ()
         """Uses by pending collectives."""
 
@@ -128,7 +126,7 @@ def settle_on(process: Process, tensor: Tensor, device: torch.device, label: str
         # What __init__ does, inlined: this runs for every result.
         made = _new(Residence)
         made.device, made.sip_id, made.block = device, sip_id, block
-        made.is_open, made.written, made.uses = False, None, ()
+        made.is_open, made.uses = False, ()
         storage._kernbench = made
 
 

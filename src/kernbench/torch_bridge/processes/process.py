@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kernbench.clock import Handle
 from kernbench.torch_bridge.memory import BlockObserver
+from kernbench.torch_bridge.ordering.order import ProcessOrder
 from kernbench.torch_bridge.processes.eager_host import host_of
 from kernbench.torch_bridge.processes.ranges import Ranges
 from kernbench.torch_bridge.processes.registrations import SHARED, Registrations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
     from types import ModuleType
 
-    from kernbench.clock import Rank
+    from kernbench.clock import Rank, StreamCommand
     from kernbench.runtime_api import RankState
     from kernbench.torch_bridge.front.session import Session
     from kernbench.torch_bridge.graphs import Capture
@@ -117,6 +118,11 @@ class Process:
         self.state: RankState = session.run.rank_state
         """The runtime's state of the rank."""
         self.host = host_of(session.run, rank)
+        run = session.run
+        self.order: ProcessOrder | None = None
+        """What orders its operations, under the sanitizer."""
+        if run.sanitizer is not None and run.has_data:
+            self.order = ProcessOrder(rank, run.checks.allowed)
         self.saved: dict[str, Any] = {}
         """Its values of exchanged state (``globals``), while another rank runs."""
         self.ranges = Ranges(rank, session.run.op_log)
@@ -186,6 +192,8 @@ class Process:
         """Likewise, but called before its threads are joined."""
         self.ends_at_once = False
         """Whether it has asked to end without all that, as by ``os._exit``."""
+        self.copies: list[tuple[Any, StreamCommand, bool, str]] = []
+        """Copies of pinned memory that may be under way: its storage, whether it is written."""
         self.kept: set[Any] = set()
         """Objects that only C++ refers to, whose Python halves must stay alive."""
 
@@ -203,6 +211,8 @@ class Process:
         if self.takes_number:
             self.takes_number = False
             self.rank = self.state.rank = self.host.rank = self.ranges.rank = rank
+            if self.order is not None:
+                self.order.rank = rank
             run = self.session.run
             run.world_size = max(run.world_size, rank + 1)
             if self.rank_of_run is not None:

@@ -1,0 +1,285 @@
+"""Under the sanitizer: what each operation of PyTorch touches, and what is uninitialized.
+
+An operation is one of the stream that it is enqueued on, or of the host if it works on pinned
+memory there (ADR-0228).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from kernbench.memory import POISON, Buffer
+from kernbench.sanitizer import TouchKind
+from kernbench.torch_bridge.base.operations import Operation, describe
+from kernbench.torch_bridge.dispatch.operands import leaves, used_tensors
+from kernbench.torch_bridge.ordering.contents import Contents, contents_of
+from kernbench.torch_bridge.placement.names import unobserved
+from kernbench.torch_bridge.placement.residence import residence_of, storage_of
+from kernbench.torch_bridge.placement.touched import (
+    begin_unwritten,
+    contents_of_tensor,
+    copy_written,
+    mark_unwritten,
+    mark_written,
+    refuse_unwritten,
+    touch_tensor,
+    unwritten_byte,
+)
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from kernbench.clock import Stream
+    from kernbench.torch_bridge.ordering.order import OperationClock, ProcessOrder
+    from kernbench.torch_bridge.processes.process import Process
+
+_HERE = str(Path(__file__).parents[1])
+_TORCH = str(Path(torch.__file__).parent)
+_MODULES = f"{_TORCH}/nn/modules"
+_FILLING = frozenset(
+    {
+        "fill_", "zero_", "copy_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_",
+        "geometric_", "cauchy_", "log_normal_", "_foreach_copy_", "_foreach_zero_",
+    }
+)  # fmt: skip
+"""Operations that write what they change without reading it."""
+_SCATTERING = frozenset(
+    {
+        "index_put_", "_index_put_impl_", "index_copy_", "index_fill_", "scatter_",
+        "masked_fill_", "masked_scatter_", "put_", "all_gather_copy_in", "set_", "resize_",
+        "split_with_sizes_copy", "chunk_cat", "_chunk_cat",
+    }
+)  # fmt: skip
+"""The same, but which bytes they write follows from data, or is not followed."""
+_NOT_READING = _FILLING | _SCATTERING
+_MOVING = frozenset(
+    {
+        "clone", "copy_", "_to_copy", "cat", "stack", "index", "_unsafe_index", "index_select",
+        "gather", "embedding", "take", "repeat", "roll", "flip", "constant_pad_nd", "where",
+        "masked_fill", "masked_fill_", "masked_select", "index_put", "index_put_", "index_copy",
+        "index_copy_", "slice_scatter", "select_scatter", "scatter", "scatter_", "slice_backward",
+        "select_backward", "unfold", "tril", "triu", "_foreach_copy_", "_index_put_impl_",
+        "all_gather_copy_in", "split_with_sizes_copy", "chunk_cat", "_chunk_cat", "_pin_memory",
+        "contiguous", "_reshape_copy", "view_copy", "_unsafe_index_put", "index_fill_",
+        "masked_scatter_", "put_", "repeat_interleave", "set_", "resize_", "equal",
+    }
+)  # fmt: skip
+"""Operations that only move or select what they read: nothing is computed with it."""
+
+
+class Touching:
+    """Takes note of what the operations of a process touch."""
+
+    def __init__(self, process: Process) -> None:
+        assert process.order is not None
+        self._process = process
+        self._order: ProcessOrder = process.order
+        self._operations: dict[Any, Operation] = {}
+
+    def device(
+        self, operation: Operation, args: Any, kwargs: dict[str, Any], result: Any, sip_id: int
+    ) -> None:
+        """Take note of an operation that is about to be enqueued on a device's current stream.
+
+        Raises:
+            DataRaceError: It is unordered with another, both touch a byte, and one writes it.
+            UninitializedReadError: It computes with what nothing has written.
+        """
+        if operation.is_free:
+            if operation.makes_empty:
+                self._begin(result)
+            return
+        queue = self._process.host.queue_of(sip_id)
+        if hasattr(queue, "stands_for"):
+            # What is captured touches memory when it is replayed.
+            return
+        self._order.note_forward(queue)
+        self._peer(args, queue, sip_id)
+        self.note(operation, args, kwargs, result, self._order.on_stream(queue))
+        self._peer(args, queue, sip_id)
+
+    def host(self, operation: Operation, args: Any, kwargs: dict[str, Any], result: Any) -> None:
+        """Take note of an operation of the host, if it touches pinned memory.
+
+        Raises:
+            DataRaceError: As :meth:`device`.
+        """
+        if operation.is_free or not _any_followed(args, kwargs):
+            return
+        self.note(operation, args, kwargs, result, self._order.on_host())
+
+    def replayed(self, func: Any, args: Any, kwargs: Any, results: Any, queue: Stream) -> None:
+        """Take note of an operation in a graph's replay on a stream.
+
+        Raises:
+            DataRaceError, UninitializedReadError: As :meth:`device`.
+        """
+        operation = self._operations.get(func)
+        if operation is None:
+            operation = self._operations[func] = describe(func)
+        self.note(operation, args, kwargs, results, self._order.on_stream(queue))
+
+    def note(
+        self,
+        operation: Operation,
+        args: Any,
+        kwargs: dict[str, Any],
+        result: Any,
+        clock: OperationClock,
+    ) -> None:
+        """Take note of what an operation reads, and of what it writes.
+
+        Raises:
+            DataRaceError, UninitializedReadError: As :meth:`device`.
+        """
+        name = operation.name
+        kind = name.rpartition(".")[2]
+        given = [each for each in used_tensors(operation, args, kwargs) if _has_storage(each[0])]
+        written = [each for each, writes in given if writes]
+        known = self._order.finds_unwritten and kind not in _MOVING and not operation.is_custom
+        read = [
+            (each, contents)
+            for each, writes in ([] if _is_factory(kind) else given)
+            if not (writes and kind in _NOT_READING)
+            for contents in (contents_of_tensor(self._order, each),)
+            if contents is not None
+        ]
+        if known:
+            out = {
+                id(each) for each in leaves([kwargs.get(each) for each in operation.written_names])
+            }
+            for each, contents in read:
+                if contents.written is not None and id(each) not in out:
+                    refuse_unwritten(operation.name, each, contents, clock)
+        mine = {id(each) for each in written}
+        for each, contents in read:
+            if id(each) not in mine:
+                touch_tensor(contents, each, TouchKind.READ, clock, name)
+        storages = {storage_of(each)._cdata for each, _ in read}
+        fresh = [each for each in leaves(result) if _has_storage(each)]
+        changed = [*written, *(each for each in fresh if storage_of(each)._cdata not in storages)]
+        # Of several the result counts as written.
+        moved = read[0] if kind in _MOVING and len(read) == 1 else None
+        is_wide = kind in _SCATTERING or operation.is_custom
+        for each in changed:
+            target = self._contents(each, moved)
+            if target is None:
+                continue
+            touch_tensor(target, each, TouchKind.WRITE, clock, name)
+            if is_wide or moved is None or not copy_written(moved[1], moved[0], target, each):
+                mark_written(target, each, wholly=is_wide)
+
+    def collective(
+        self,
+        op: str,
+        inputs: Iterable[Tensor],
+        outputs: Iterable[Tensor],
+        clock: OperationClock,
+        *,
+        computes: bool,
+    ) -> None:
+        """Take note of what a rank's part in a collective touches; ``computes``: it reduces.
+
+        Raises:
+            DataRaceError: As :meth:`device`.
+        """
+        order, writes, is_lost = self._order, {id(each) for each in outputs}, False
+        for each in inputs:
+            contents = contents_of_tensor(order, each)
+            if contents is not None:
+                with unobserved():
+                    is_lost |= computes and unwritten_byte(contents, each) is not None
+                if id(each) not in writes:
+                    touch_tensor(contents, each, TouchKind.READ, clock, op)
+        for each in outputs:
+            contents = contents_of_tensor(order, each)
+            if contents is not None:
+                touch_tensor(contents, each, TouchKind.WRITE, clock, op)
+                (mark_unwritten if is_lost else mark_written)(contents, each)
+
+    def _contents(self, tensor: Tensor, moved: tuple[Tensor, Contents] | None) -> Contents | None:
+        """Return what is known of a result's memory, the host's too if it may be unwritten."""
+        found = contents_of_tensor(self._order, tensor)
+        is_followed = moved is not None and moved[1].written is not None
+        if found is None and is_followed and residence_of(tensor) is None:
+            found = contents_of(self._order, storage_of(tensor), is_pinned=True)
+        return found
+
+    def _begin(self, result: Any) -> None:
+        """Fill a fresh tensor's memory with :data:`POISON`: nothing of it is written."""
+        residence = residence_of(result) if isinstance(result, Tensor) else None
+        if residence is None or _is_of_pytorch():
+            return
+        storage = result.untyped_storage()
+        with unobserved():
+            storage.fill_(POISON)
+        contents = contents_of(self._order, storage)
+        if contents is not None:
+            begin_unwritten(contents, storage)
+
+    def _peer(self, args: Any, queue: Stream, sip_id: int) -> None:
+        """Let a copy's streams wait for each other: a copy between devices follows both."""
+        for each in args[:2]:
+            residence = residence_of(each) if isinstance(each, Tensor) else None
+            if residence is not None and residence.sip_id != sip_id:
+                self._order.meet(queue, self._process.host.queue_of(residence.sip_id))
+
+
+def count_writes(order: ProcessOrder, tensor: Tensor, buffer: Buffer) -> None:
+    """Let a kernel's launch see which bytes are uninitialized, and track what it touches."""
+    contents = contents_of_tensor(order, tensor)
+    if contents is None:
+        return
+    if not contents.is_shared:
+        buffer.touches = contents.touches
+    written = contents.written
+    if written is None:
+        return
+    if len(written) != len(buffer.bytes) or (buffer.bytes[written == 0] != POISON).any():
+        # What the bridge itself computes is not observed.
+        contents.written = None
+        return
+    buffer.written = written
+
+
+def _is_of_pytorch() -> bool:
+    """Return whether PyTorch's own Python leaves memory empty, other than modules do (to_empty).
+
+    It tries shapes with such tensors, and warms up for captures: their numbers do not matter.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    file = "" if frame is None else frame.f_code.co_filename
+    return file.startswith(_TORCH) and not file.startswith(_MODULES)
+
+
+def _is_factory(kind: str) -> bool:
+    """Return whether an operation makes a tensor by the shape of another, whatever is in that."""
+    return kind.endswith("_like") or kind.startswith("new_")
+
+
+def _has_storage(tensor: Tensor) -> bool:
+    if tensor.is_nested:
+        return False
+    try:
+        storage_of(tensor)
+    except (NotImplementedError, RuntimeError):
+        return False
+    return True
+
+
+def _any_followed(args: Any, kwargs: dict[str, Any]) -> bool:
+    """Return whether a tensor of the host is pinned, or got what nothing has written."""
+    return any(
+        getattr(storage_of(each), "_kernbench_pinned", False)
+        or getattr(storage_of(each), "_kernbench_contents", None) is not None
+        for each in leaves((args, list(kwargs.values())))
+        if _has_storage(each)
+    )

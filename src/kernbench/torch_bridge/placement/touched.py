@@ -1,0 +1,182 @@
+"""Under the sanitizer: touches of PyTorch's tensors, and which of their bytes are unwritten."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from kernbench.checks import Allowed, remedy
+from kernbench.errors import UninitializedReadError
+from kernbench.memory import POISON
+from kernbench.sanitizer import Touch, TouchKind, TouchPart, strided_spans
+from kernbench.torch_bridge.ordering.contents import Contents, contents_of
+from kernbench.torch_bridge.placement.call_keys import is_meta
+from kernbench.torch_bridge.placement.in_use import span_of
+from kernbench.torch_bridge.placement.names import unobserved
+from kernbench.torch_bridge.placement.residence import storage_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kernbench.torch_bridge.ordering.order import OperationClock, ProcessOrder
+
+
+def contents_of_tensor(order: ProcessOrder, tensor: Tensor) -> Contents | None:
+    """Return what is known of a tensor's memory; None where that is not followed."""
+    try:
+        storage = storage_of(tensor)
+    except (NotImplementedError, RuntimeError):
+        return None
+    # A tensor of several shapes has no layout of its own.
+    is_unknown = is_meta(tensor) or tensor.is_nested
+    return None if is_unknown else contents_of(order, storage)
+
+
+def touch_tensor(
+    contents: Contents, tensor: Tensor, kind: TouchKind, clock: OperationClock, name: str
+) -> None:
+    """Take note that an operation reads or writes a tensor.
+
+    Raises:
+        DataRaceError: As :meth:`Contents.add`.
+    """
+    size = tensor.element_size()
+    offset, shape, strides = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+    low, high = span_of(tensor)
+    if low == high:
+        return
+    spans = partial(strided_spans, offset, shape, strides, size)
+    part = TouchPart(name, low, high, spans, size)
+    key = (kind, offset, shape, strides, size)
+    contents.add(Touch(kind, clock, clock.where, (part,), key), label_of(tensor))
+
+
+def label_of(tensor: Tensor) -> str:
+    """Return the name of a tensor's memory in errors."""
+    kind = str(tensor.dtype).removeprefix("torch.")
+    where = "a pinned tensor" if getattr(storage_of(tensor), "_kernbench_pinned", 0) else "a tensor"
+    return f"{where} {tuple(tensor.shape)} {kind}"
+
+
+def begin_unwritten(contents: Contents, storage: Any) -> None:
+    """Note that nothing of a new storage is written. Its bytes are :data:`POISON`."""
+    contents.written = np.zeros(storage.nbytes(), np.uint8)
+
+
+def mark_unwritten(contents: Contents, tensor: Tensor) -> None:
+    """Note that a tensor got what nothing had written elsewhere."""
+    contents.is_followed = True
+    if contents.written is None:
+        contents.written = np.full(storage_of(tensor).nbytes(), 255, np.uint8)
+    for start, stop in _spans(tensor):
+        contents.written[start:stop] = 0
+
+
+def copy_written(source: Contents, of: Tensor, target: Contents, to: Tensor) -> bool:
+    """Note that a tensor got another's values, written or not; return False if it got all written.
+
+    Tensors whose elements lie otherwise count as written if any of the source is.
+    """
+    written = source.written
+    if written is None:
+        return False
+    low, high = span_of(of)
+    if not written[low:high].any():
+        mark_unwritten(target, to)
+        return True
+    if not (of.is_contiguous() and to.is_contiguous() and of.numel() == to.numel()):
+        return False
+    known = written[low:high].reshape(-1, of.element_size()).all(axis=1)
+    if known.all():
+        return False
+    mark_unwritten(target, to)
+    assert target.written is not None
+    first, stop = span_of(to)
+    target.written[first:stop] = np.repeat(known, to.element_size()).astype(np.uint8) * 255
+    return True
+
+
+def mark_written(contents: Contents, tensor: Tensor, *, wholly: bool = False) -> None:
+    """Note that an operation has written a tensor; ``wholly``: perhaps more of its memory."""
+    written = contents.written
+    if written is None:
+        return
+    low, high = span_of(tensor)
+    if wholly or (high - low == len(written) and tensor.is_contiguous()):
+        contents.written = None
+        return
+    for start, stop in _spans(tensor):
+        written[start:stop] = 255
+    # Most often the end is written last.
+    if written[-1] and written.all():
+        contents.written = None
+
+
+def unwritten_byte(contents: Contents, tensor: Tensor) -> int | None:
+    """Return a byte of a tensor that nothing has written, or None.
+
+    What the bridge itself computes is not observed: bytes other than :data:`POISON` show it.
+    """
+    written = contents.written
+    if written is None:
+        return None
+    low, high = span_of(tensor)
+    missing = np.flatnonzero(written[low:high] == 0)
+    if not len(missing):
+        return None
+    if not tensor.is_contiguous():
+        inside = np.zeros(high - low, np.bool_)
+        for start, stop in _spans(tensor):
+            inside[start - low : stop - low] = True
+        missing = missing[inside[missing]]
+        if not len(missing):
+            return None
+    if not contents.is_followed and (bytes_of(storage_of(tensor))[low + missing] != POISON).any():
+        contents.written = None
+        return None
+    return int(low + missing[0])
+
+
+def refuse_unwritten(name: str, tensor: Tensor, contents: Contents, clock: OperationClock) -> None:
+    """Raise an error if an operation computes with what nothing has written."""
+    with unobserved():
+        byte = unwritten_byte(contents, tensor)
+    if byte is None:
+        return
+    start = tensor.storage_offset() * tensor.element_size()
+    kind = str(tensor.dtype).removeprefix("torch.")
+    raise UninitializedReadError(
+        f"{name} ({clock.where}) reads a tensor {tuple(tensor.shape)} {kind}{byte - start:+d} "
+        f"(element {(byte - start) // tensor.element_size()}), which nothing has written; "
+        f"initialise the tensor, {remedy(Allowed.UNINITIALIZED_READS)}"
+    )
+
+
+def bytes_of(storage: Any) -> npt.NDArray[np.uint8]:
+    """Return a storage's memory as an array."""
+    whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+    array: npt.NDArray[np.uint8] = torch._C.TensorBase.numpy(whole)
+    return array
+
+
+def _spans(tensor: Tensor) -> list[list[int]]:
+    size, shape, strides = tensor.element_size(), tensor.shape, tensor.stride()
+    return strided_spans(tensor.storage_offset(), shape, strides, size).tolist()
+
+
+def touch_by_host(order: ProcessOrder, tensor: Tensor, name: str) -> None:
+    """Take note that the host reads a tensor in its memory, by other means than an operation.
+
+    Raises:
+        DataRaceError: A copy that the host has not waited for writes it.
+    """
+    contents = contents_of_tensor(order, tensor)
+    if contents is not None:
+        clock = order.on_host()
+        if order.finds_unwritten:
+            refuse_unwritten(name, tensor, contents, clock)
+        touch_tensor(contents, tensor, TouchKind.READ, clock, name)

@@ -1,0 +1,75 @@
+"""PyTorch's trace of a GPU, and its own sanitizer of streams, which reads the trace.
+
+C++ of a CUDA build calls what a program has registered with ``torch.cuda._gpu_trace``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch.cuda._gpu_trace as trace
+from torch import Tensor
+
+from kernbench.torch_bridge.base.versions import CUDA_SANITIZER
+from kernbench.torch_bridge.processes.process import Process
+
+if TYPE_CHECKING:
+    from kernbench.clock import Stream as Queue
+
+
+def fire(registry: Any, *args: Any) -> None:
+    """Call what is registered for an event of the trace."""
+    if registry.callback_list:
+        registry.fire_callbacks(*args)
+
+
+def host_waits(queue: Queue) -> None:
+    """Tell of a host that has waited for a stream."""
+    fire(trace.StreamSynchronizationCallbacks, id(queue))
+
+
+class _Freed:
+    """An attribute of a storage: when it goes, so does what the sanitizer knows of its memory."""
+
+    def __init__(self, accesses: dict[int, Any], start: int, size_bytes: int) -> None:
+        self._accesses = accesses
+        self._start, self._stop = start, start + size_bytes
+
+    def __del__(self) -> None:
+        accesses = self._accesses
+        for address in [each for each in accesses if self._start <= each < self._stop]:
+            accesses.pop(address, None)
+
+
+@contextmanager
+def sanitized(process: Process) -> Iterator[None]:
+    """Run the main thread of a process under PyTorch's own sanitizer, if its variables ask for it.
+
+    A GPU build enables it as PyTorch is imported, which here happens once for all processes.
+    """
+    is_asked = os.fsencode(CUDA_SANITIZER) in process.environ
+    if not is_asked or process.thread is not process.main_thread:
+        yield
+        return
+    from torch.cuda._sanitizer import CUDASanitizerDispatchMode
+
+    class Sanitizer(CUDASanitizerDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            outputs = super().__torch_dispatch__(func, types, args, kwargs)
+            # Memory of the host, where tensors are, is used again whatever streams do.
+            for each in outputs if isinstance(outputs, (list, tuple)) else (outputs,):
+                if isinstance(each, Tensor) and each.is_cuda:
+                    storage: Any = each.untyped_storage()
+                    if getattr(storage, "_kernbench_freed", None) is None:
+                        accesses = self.event_handler.tensors_accessed.accesses
+                        where = storage.data_ptr(), storage.nbytes()
+                        storage._kernbench_freed = _Freed(accesses, *where)
+            return outputs
+
+    with Sanitizer():
+        yield
