@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernbench.checks import Checks
 from kernbench.sanitizer.check import Check
+from kernbench.sanitizer.checks.arithmetic import Arithmetic
 from kernbench.sanitizer.checks.collisions import Collisions
 from kernbench.sanitizer.checks.conversions import Conversions
 from kernbench.sanitizer.checks.non_finite import NonFinite
@@ -17,6 +18,7 @@ CHECKS: tuple[type[Check], ...] = (
     Undefined,
     Overflow,
     Conversions,
+    Arithmetic,
     OperationRaces,
     # A race is reported as a race, even if the second program also finds unwritten memory.
     Races,

@@ -69,6 +69,12 @@ _MAX_JUMPS = 100_000
 _MAX_CALLS = 100
 _MAX_EVALUATED = 1_000_000
 _LONG_MASK = 1 << 20
+_UNKNOWN = "this operation is not simulated; write it with others of triton.language"
+_OF_GPUS = {
+    "ttng": "it is for NVIDIA's GPUs alone, and not simulated; write it in Triton",
+    "amdg": "it is for AMD's GPUs alone, and not simulated; write it in Triton",
+}
+"""What to do about operations that the evaluator does not know, by dialect."""
 _NOTHING = Op("scf.yield", (), (), {}, (), None, 0)  # type: ignore[arg-type]
 """The terminator of a block that prints none."""
 
@@ -328,8 +334,7 @@ class Evaluator:
         for op in ops:
             handler = self._handlers.get(op.name)
             if handler is None:
-                same = [name for name in self._handlers if name.startswith(op.dialect + ".")]
-                raise self.unsupported(op, nearest(op.name, same or self._handlers))
+                raise self.unsupported(op, _OF_GPUS.get(op.dialect, _UNKNOWN))
             handler(self, op)
 
     def run_block(self, block: Block, arguments: Sequence[Held]) -> Op:

@@ -20,11 +20,16 @@ DIALECT = Dialect()
 
 @DIALECT.op(
     *("llvm.intr.assume", "cf.assert", "gpu.barrier", "ttg.barrier", "ttg.local_barrier"),
+    *("tt.grid_dependency_wait", "tt.grid_dependency_launch_dependents"),
     operands=(0, MANY),
     results=0,
 )
 def _nothing(run: Evaluator, op: Op) -> None:
-    """Skip what neither moves nor computes data: programs run their commands in order anyway."""
+    """Skip what neither moves nor computes data: programs run their commands in order anyway.
+
+    A launch begins when the one before it on its stream has ended, so whoever waits for that one
+    need not.
+    """
 
 
 @DIALECT.op("ub.poison", operands=0)

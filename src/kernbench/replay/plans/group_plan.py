@@ -47,6 +47,7 @@ from kernbench.replay.steps.atomics import AtomicStep
 from kernbench.replay.steps.diagnostics import AssertStep, PrintStep
 from kernbench.replay.steps.frame import Frame, PointerArg
 from kernbench.replay.steps.lifetimes import Hazards, freed_after, reads, results
+from kernbench.replay.steps.ranges import RANGED, RangeStep
 from kernbench.replay.steps.sites import AccessSite, Chunks, atomic_name
 from kernbench.replay.steps.step import Freeing, Materialise, Step, calling, looping
 
@@ -277,6 +278,8 @@ class GroupPlan:
                 slot, before_step = self._spread(slot, rank)
                 steps.append(before_step)
             slots.append(slot)
+        if command.op in RANGED:
+            steps.append(RangeStep(command, tuple(slots), self.chunks, self._kernel))
         return steps, tuple(slots)
 
     def _spread(self, slot: int, rank: int) -> tuple[int, Step]:

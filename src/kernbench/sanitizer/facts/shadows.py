@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import Gemm, Math, Reduce
-from kernbench.replay import SHAPE_OPS, full
+from kernbench.replay import SHAPE_OPS, full, same_lead
 
 Array = npt.NDArray[Any]
 Shadow = Array | None
@@ -41,8 +41,12 @@ def mark(values: list[Any], target: int, bad: Array, number: int) -> None:
 def build_math(command: Math) -> Propagate:
     """Return the function from the shadows of an operation's inputs to that of its result."""
     op = command.op
-    if op in ("tt.gather", "tt.histogram", "tt.mx_decode"):
-        return _gather if op == "tt.gather" else _whole(command)
+    if op == "tt.gather":
+        return _gathered(command)
+    if op == "tt.histogram":
+        return _counted(command)
+    if op == "tt.mx_decode":
+        return _whole(command)
     if op in SHAPE_OPS:
         return _moved(command)
     if any(operand.shape not in ((), command.dst.shape) for operand in command.inputs):
@@ -126,11 +130,34 @@ def _moved(command: Math) -> Propagate:
     return moved
 
 
-def _gather(shadows: Sequence[Shadow], values: Sequence[Array]) -> Shadow:
-    """Propagate through ``tt.gather``: values and indices are not distinguished by axis."""
-    total = [None if shadow is None else shadow.max() for shadow in shadows]
-    worst = max((int(each) for each in total if each is not None), default=0)
-    return None if not worst else np.full((1,) * values[1].ndim, worst, IDS)
+def _gathered(command: Math) -> Propagate:
+    """Return the rule for ``tt.gather``: an element is what was chosen, if it is known which."""
+    axis = 1 + int(command.attrs["axis"])
+    source, where = (operand.shape for operand in command.inputs)
+
+    def chosen(shadows: Sequence[Shadow], values: Sequence[Array]) -> Shadow:
+        of_source, of_index = shadows
+        if of_source is None:
+            return of_index
+        x, index = same_lead((full(of_source, source), full(values[1], where)))
+        picked = np.take_along_axis(x, index, axis)
+        return clean(picked if of_index is None else np.maximum(picked, of_index))
+
+    return chosen
+
+
+def _counted(command: Math) -> Propagate:
+    """Return the rule for ``tt.histogram``: every bin depends on every lane that is counted."""
+    mixed = _whole(command)
+
+    def counted(shadows: Sequence[Shadow], values: Sequence[Array]) -> Shadow:
+        if len(shadows) > 1 and shadows[0] is not None:
+            left_out = ~values[1] if shadows[1] is None else ~values[1] & (shadows[1] == 0)
+            shadows = (np.where(left_out, 0, shadows[0]).astype(IDS), shadows[1])
+        total = mixed(shadows, values)
+        return None if total is None else clean(total)
+
+    return counted
 
 
 def _whole(command: Math) -> Propagate:
