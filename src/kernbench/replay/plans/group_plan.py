@@ -102,7 +102,7 @@ class GroupPlan:
             if kept is None and not self._shared
             else Chunks(whole, group.program_ids, trace.grid)
         )
-        self._kernel = trace.name
+        self._kernel, self._num_warps = trace.name, trace.num_warps
         self._hazards = Hazards(group.body)
         self._values: list[Any] = [None] * trace.num_slots
         self._params: list[tuple[int, Param]] = []
@@ -314,7 +314,7 @@ class GroupPlan:
             before, slot = self._fetch(operand)
             steps += before
             slots.append(slot)
-        reduction = build_reduction(command)
+        reduction = build_reduction(command, self._num_warps)
         targets = [tile.slot for tile in command.dsts]
 
         def step(frame: Frame) -> None:
