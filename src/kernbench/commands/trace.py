@@ -384,6 +384,17 @@ class AddressOverflow:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """An address that must be a multiple of some bytes: the pointer argument and what is added."""
+
+    param: int
+    residue: int
+    """What is added to the pointer, modulo ``multiple``."""
+    multiple: int
+    line: SourceLine
+
+
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class KernelTrace:
     """Everything that one launch does, for all programs, without any data or address.
@@ -406,6 +417,8 @@ class KernelTrace:
     """Parameter indices that are pointers, rising."""
     overflows: tuple[AddressOverflow, ...] = ()
     """What wrapped around on the way to an address; with ``check`` that is an error."""
+    alignments: tuple[Alignment, ...] = ()
+    """What descriptors demand of the arguments' addresses."""
     staged_bytes: int = 0
     """Part of ``tcm_bytes``: buffers of loads that are issued ahead."""
     again: Callable[[], tuple[ProgramGroup, ...]] | None = field(default=None, repr=False)

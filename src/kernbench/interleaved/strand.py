@@ -56,6 +56,7 @@ from kernbench.kernel_ir import (
     Pointer,
     SplitPrograms,
     Value,
+    check_alignment,
     emit_load,
 )
 
@@ -180,6 +181,13 @@ class Strand(Evaluator):
     def check_reachable(self, op: Op, access: Access) -> None:
         if access.param == ABSOLUTE and self.trying:
             raise self.needs_data(op, "its address was made from an integer")
+
+    def check_aligned(self, op: Op, pointer: Pointer, multiple: int) -> None:
+        start = 0
+        if pointer.param != ABSOLUTE:
+            start = self.launch.memory.address(pointer.param)
+        for address in (pointer.offset.dense(pointer.offset.dims) + start).reshape(-1).tolist():
+            check_alignment(self.module.kernel.name, op.line, "its base", address, multiple)
 
     def split_partial(self, mask: Predicate) -> None:
         """Do nothing: strands are short, so splitting one for a mask does not pay."""

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import IN_FLOAT32, AddressOverflow, KernelTrace, ProgramGroup, Roundings
+from kernbench.commands import (
+    IN_FLOAT32,
+    AddressOverflow,
+    Alignment,
+    KernelTrace,
+    ProgramGroup,
+    Roundings,
+)
 from kernbench.errors import InternalError, UsageError
 from kernbench.kernel_ir.analysis.tcm import tcm_use
 from kernbench.kernel_ir.evaluation.evaluator import (
@@ -56,6 +63,7 @@ def evaluate(
     pending = [(everyone, frozenset[Op](), False)] if num_programs else []
     groups: list[ProgramGroup] = []
     overflows: dict[tuple[Op, Op], AddressOverflow] = {}
+    alignments: dict[Alignment, None] = {}
     num_slots = num_loops = 0
     while pending:
         program_ids, unrolled, may_share = pending.pop()
@@ -86,6 +94,7 @@ def evaluate(
         else:
             groups.append(group)
             overflows.update(run.overflows)
+            alignments.update(run.alignments)
             num_slots, num_loops = run.num_slots, run.num_loops
     groups.sort(key=lambda group: int(group.program_ids[0]))
     tcm = tcm_use(module, num_stages)
@@ -101,6 +110,7 @@ def evaluate(
         line=kernel.line,
         pointer_params=tuple(p.index for p in kernel.params if p.is_pointer),
         overflows=tuple(overflows.values()),
+        alignments=tuple(alignments),
         again=lambda: (
             evaluate(
                 *(module, grid, ints),

@@ -16,6 +16,7 @@ from kernbench.commands import (
     PROGRAM,
     Access,
     AddressOverflow,
+    Alignment,
     Command,
     MaskTile,
     Math,
@@ -141,6 +142,8 @@ class Evaluator:
         """Operations of 32 bits whose exact result does not fit, and one such result."""
         self.overflows: dict[tuple[Op, Op], AddressOverflow] = {}
         """Those that became part of an address: by the operation and where it was added."""
+        self.alignments: dict[Alignment, None] = {}
+        """What the addresses of arguments must be multiples of, in the order of the kernel."""
         self.shares_loops = False
         """Whether loops that programs go around differently often are planned for the longest."""
         self.is_probe = False
@@ -247,6 +250,12 @@ class Evaluator:
             return pointer.offset
         known = self.known_as_data(pointer.offset, int64)
         return self.emit_math(op, "arith.addi", [pointer.gather, known], MathClass.SIMPLE)
+
+    def check_aligned(self, op: Op, pointer: Pointer, multiple: int) -> None:
+        """Demand that an address be a multiple of some bytes, now or when a launch knows it."""
+        residues = np.unique(pointer.offset.dense(pointer.offset.dims) % multiple).tolist()
+        found = [Alignment(pointer.param, each, multiple, op.line) for each in residues]
+        self.alignments.update(dict.fromkeys(found))
 
     def check_reachable(self, op: Op, access: Access) -> None:
         """Refuse an access whose address is known only at launch.

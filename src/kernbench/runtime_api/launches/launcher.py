@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernbench.clock import StreamCommand
+from kernbench.kernel_ir import check_alignment
 from kernbench.kernel_time import Tables, cached_shares, meet_operands
 from kernbench.replay import PointerArg
 from kernbench.runtime_api.base.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
@@ -440,4 +441,12 @@ class KernelLauncher:
                 written.append(buffer)
             if tensor.dp is not None:
                 policies += ((index, tensor.dp),)
+        for each in plan.alignments:
+            check_alignment(
+                plan.kernel.name,
+                each.line,
+                f"its base in argument {plan.kernel.param_names[each.param]}",
+                addresses[each.param] + each.residue,
+                each.multiple,
+            )
         return written, policies

@@ -29,6 +29,7 @@ from kernbench.runtime_api.launches.tables import tables_of
 from kernbench.sanitizer import Launched
 
 if TYPE_CHECKING:
+    from kernbench.commands import Alignment
     from kernbench.interleaved import Executed
     from kernbench.op_log import Template
     from kernbench.runtime_api.base.rank_state import RankState
@@ -67,6 +68,8 @@ class LivePlan:
             for index in kernel.pointer_params
         )
         """As ``KernelPlan.pointers``; which bytes are touched is not known."""
+        self.alignments: tuple[Alignment, ...] = ()
+        """As ``KernelPlan.alignments``; strands know the addresses, and check them."""
 
     @property
     def arguments(self) -> Arguments:
