@@ -156,6 +156,7 @@ class Access:
 
 
 MemoryOrder = Literal["relaxed", "acquire", "release", "acq_rel"]
+MemoryScope = Literal["gpu", "cta", "sys"]
 
 Mask = Predicate | Tile
 """Known to phase 1, or data. A true Predicate stands for "no mask"."""
@@ -301,7 +302,8 @@ class Atomic:
     ``load``, which changes nothing. ``dst`` takes the elements as they were, 0 where the mask does
     not hold; it is None when nothing reads it. Elements that several lanes or programs name are
     changed in program order. ``order`` is Triton's ``sem``: what a program wrote before a
-    ``release`` is there before it, and what follows an ``acquire`` begins after it.
+    ``release`` is there before it, and what follows an ``acquire`` begins after it. ``scope`` is
+    Triton's: whether threads of the program, the device or the system see it as one.
     """
 
     dst: Tile | None
@@ -313,6 +315,7 @@ class Atomic:
     line: SourceLine
     space: Space = Space.HBM
     order: MemoryOrder = "acq_rel"
+    scope: MemoryScope = "gpu"
 
 
 Transfer = DmaRead | DmaWrite | Atomic
