@@ -163,6 +163,25 @@ Mask = Predicate | Tile
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Hint:
+    """What a kernel tells the compiler of a value; its time and its numbers do not depend on it.
+
+    ``name`` is ``divisibility``, ``contiguity``, ``constancy`` (``values`` has one per axis of the
+    value) or ``assume``.
+    """
+
+    name: str
+    values: tuple[int, ...]
+    line: SourceLine
+    held: Separable | Predicate | None
+    """The value; None where it is data, the result of the command that the hint is kept with."""
+    step: int = 1
+    """How far neighbours are apart: the size of an element in bytes for pointers."""
+    wraps: bool = False
+    """Whether the value was sent back into a range, as ``% n`` and ``tl.where`` do."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class DmaRead:
     """Copy a tile from memory to TCM. Masked-off elements take ``other`` (0 when None).
 
@@ -176,6 +195,7 @@ class DmaRead:
     line: SourceLine
     space: Space = Space.HBM
     volatile: bool = False
+    hints: tuple[Hint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,8 +245,9 @@ class Math:
     of ``dst``. ``tt.mx_decode`` stands for what ``tt.dot_scaled`` does to an operand: inputs are
     the elements and their scales, ``attrs`` the name ``elements`` of their type, ``axis`` (the
     product's inner one), ``packed_axis`` of 4-bit elements, and ``fast`` (a NaN scale need not make
-    NaN). Address arithmetic on data (``Access.gather``) is made of ``arith.extsi``, ``arith.muli``,
-    ``arith.addi`` and the shape operations, on ``int64`` bytes.
+    NaN). ``hints`` of any are what the kernel says of its result. Address arithmetic on data
+    (``Access.gather``) is made of ``arith.extsi``, ``arith.muli``, ``arith.addi`` and the shape
+    operations, on ``int64`` bytes.
     """
 
     dst: Tile
@@ -367,6 +388,8 @@ class ProgramGroup:
     program_ids: npt.NDArray[np.int64]
     body: tuple[Command, ...]
     trips: tuple[tuple[int, npt.NDArray[np.int64]], ...] = ()
+    hints: tuple[Hint, ...] = ()
+    """What the kernel says of values that are no data."""
 
 
 @dataclass(frozen=True, slots=True)

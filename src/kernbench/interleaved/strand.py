@@ -311,6 +311,7 @@ class Strand(Evaluator):
             self.run_ops((op,))
             return
         handler(self, op)
+        self.note_hints(op)
         self.finish(frame, op)
 
     def finish(self, frame: RegionFrame, op: Op) -> None:
@@ -318,6 +319,10 @@ class Strand(Evaluator):
         watch = self.launch.watch
         if watch is not None and self.overflows:
             watch.refuse(self.overflows.values())
+        if self.hints:
+            if watch is not None:
+                watch.refuse_hints(self.hints, self.program_ids)
+            self.hints = []
         commands = place(self, op, tuple(self.commands))
         self.commands = []
         if self.undefined:

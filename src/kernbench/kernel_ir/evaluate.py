@@ -8,6 +8,7 @@ them into groups (:class:`SplitPrograms`); one that differs between iterations u
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from kernbench.commands import (
     IN_FLOAT32,
     AddressOverflow,
     Alignment,
+    Hint,
     KernelTrace,
     ProgramGroup,
     Roundings,
+    is_loop,
 )
 from kernbench.errors import InternalError, UsageError
 from kernbench.kernel_ir.analysis.tcm import tcm_use
@@ -92,7 +95,7 @@ def evaluate(
         except UnrollLoops as unroll:
             pending.append((program_ids, unrolled | unroll.loops, False))
         else:
-            groups.append(group)
+            groups.append(replace(group, hints=_hints(run, group)))
             overflows.update(run.overflows)
             alignments.update(run.alignments)
             num_slots, num_loops = run.num_slots, run.num_loops
@@ -138,6 +141,15 @@ def _evaluate_group(
         if shared is None:
             raise
         return shared
+
+
+def _hints(run: Evaluator, group: ProgramGroup) -> tuple[Hint, ...]:
+    """Return what the kernel says of known values, those that no program has left out."""
+    return tuple(
+        hint
+        for hint in run.hints
+        if not (group.trips and hint.held is not None and any(map(is_loop, hint.held.dims)))
+    )
 
 
 def _parts(

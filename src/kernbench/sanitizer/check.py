@@ -57,6 +57,14 @@ class Check:
             KernbenchError: Something is wrong.
         """
 
+    @classmethod
+    def planned(cls, trace: KernelTrace, launched: Launched) -> None:
+        """Refuse mistakes that a trace shows without data.
+
+        Raises:
+            KernbenchError: Something is wrong.
+        """
+
     def sees(self, command: Command) -> None:
         """Record a command; called for all of a trace before any step is made."""
 

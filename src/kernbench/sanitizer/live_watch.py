@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy.typing as npt
 
-from kernbench.commands import AddressOverflow, Atomic, Command
+from kernbench.commands import AddressOverflow, Atomic, Command, Hint
 from kernbench.errors import InternalError
 from kernbench.replay import Frame, PointerArg
 from kernbench.sanitizer.check import Check, WatchedKernel
+from kernbench.sanitizer.checks.hints import check_known
 from kernbench.sanitizer.launch_state import LaunchState
 from kernbench.sanitizer.origins import LaneUse, UsedLane
 from kernbench.sanitizer.watch import SanitizerWatch
@@ -53,6 +54,14 @@ class LiveWatch(SanitizerWatch):
         """
         for check in self.checks:
             check.evaluated(overflows, self.state.launched)
+
+    def refuse_hints(self, hints: Sequence[Hint], program_ids: Array) -> None:
+        """Raise an error for the first hint that does not hold.
+
+        Raises:
+            WrongHintError: There is one.
+        """
+        check_known(hints, program_ids, self.state.grid, self.state.launched)
 
     def undefined(self, shadow: Array) -> Array:
         """Return a shadow without lanes that are defined as data, such as overflowed offsets."""

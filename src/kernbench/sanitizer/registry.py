@@ -7,6 +7,7 @@ from kernbench.sanitizer.check import Check
 from kernbench.sanitizer.checks.arithmetic import Arithmetic
 from kernbench.sanitizer.checks.collisions import Collisions
 from kernbench.sanitizer.checks.conversions import Conversions
+from kernbench.sanitizer.checks.hints import Hints
 from kernbench.sanitizer.checks.non_finite import NonFinite
 from kernbench.sanitizer.checks.operations import OperationRaces
 from kernbench.sanitizer.checks.overflow import Overflow
@@ -17,6 +18,7 @@ from kernbench.sanitizer.checks.unwritten import Unwritten
 CHECKS: tuple[type[Check], ...] = (
     Undefined,
     Overflow,
+    Hints,
     Conversions,
     Arithmetic,
     OperationRaces,

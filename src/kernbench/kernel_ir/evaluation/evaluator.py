@@ -18,6 +18,7 @@ from kernbench.commands import (
     AddressOverflow,
     Alignment,
     Command,
+    Hint,
     MaskTile,
     Math,
     MathClass,
@@ -37,6 +38,7 @@ from kernbench.commands import (
 from kernbench.dtypes import DType, bool_, int64
 from kernbench.errors import NeedsDataError, UnsupportedOpError, UsageError, nearest
 from kernbench.kernel_ir.evaluation import integers
+from kernbench.kernel_ir.evaluation.hints import note_hints
 from kernbench.kernel_ir.evaluation.values import (
     ABSOLUTE,
     Descriptor,
@@ -142,6 +144,8 @@ class Evaluator:
         """Operations of 32 bits whose exact result does not fit, and one such result."""
         self.overflows: dict[tuple[Op, Op], AddressOverflow] = {}
         """Those that became part of an address: by the operation and where it was added."""
+        self.hints: list[Hint] = []
+        """What the kernel says of values that are no data."""
         self.alignments: dict[Alignment, None] = {}
         """What the addresses of arguments must be multiples of, in the order of the kernel."""
         self.shares_loops = False
@@ -345,6 +349,15 @@ class Evaluator:
             if handler is None:
                 raise self.unsupported(op, _OF_GPUS.get(op.dialect, _UNKNOWN))
             handler(self, op)
+            self.note_hints(op)
+
+    def note_hints(self, op: Op) -> None:
+        """Keep what a kernel says of the result of an operation."""
+        attrs = op.attrs
+        if attrs and (
+            "tt.divisibility" in attrs or "tt.contiguity" in attrs or "tt.constancy" in attrs
+        ):
+            note_hints(self, op)
 
     def run_block(self, block: Block, arguments: Sequence[Held]) -> Op:
         """Run a block up to its terminator, which is returned."""
@@ -520,6 +533,7 @@ class Attempt:
         self._before = run.commands, run.num_slots, run.num_loops, dict(run.open_loops)
         self._overflows = dict(run.overflowed), dict(run.overflows)
         self._trips = dict(run.trips)
+        self._told = list(run.hints), dict(run.alignments)
         self._shared = None if run.shared is None else run.shared.copy()
         run.commands = self.commands
         return self
@@ -529,4 +543,5 @@ class Attempt:
         run.commands, run.num_slots, run.num_loops, run.open_loops = self._before
         run.overflowed, run.overflows = self._overflows
         run.trips = self._trips
+        run.hints, run.alignments = self._told
         run.shared = self._shared
