@@ -11,7 +11,6 @@ from kernbench.commands import AddressOverflow, Atomic, Command, Hint
 from kernbench.errors import InternalError
 from kernbench.replay import Frame, PointerArg
 from kernbench.sanitizer.check import Check, WatchedKernel
-from kernbench.sanitizer.checks.hints import check_known
 from kernbench.sanitizer.launch_state import LaunchState
 from kernbench.sanitizer.origins import LaneUse, UsedLane
 from kernbench.sanitizer.watch import SanitizerWatch
@@ -61,7 +60,8 @@ class LiveWatch(SanitizerWatch):
         Raises:
             WrongHintError: There is one.
         """
-        check_known(hints, program_ids, self.state.grid, self.state.launched)
+        for check in self.checks:
+            check.hinted(hints, program_ids, self.state.grid, self.state.launched)
 
     def undefined(self, shadow: Array) -> Array:
         """Return a shadow without lanes that are defined as data, such as overflowed offsets."""

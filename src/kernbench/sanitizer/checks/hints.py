@@ -46,8 +46,22 @@ class Hints(Check):
         if trace in _HOLDING:
             return
         for group in trace.groups:
-            check_known(group.hints, group.program_ids, trace.grid, launched)
+            cls.hinted(group.hints, group.program_ids, trace.grid, launched)
         _HOLDING.add(trace)
+
+    @classmethod
+    def hinted(
+        cls,
+        hints: Sequence[Hint],
+        program_ids: Array,
+        grid: tuple[int, int, int],
+        launched: Launched,
+    ) -> None:
+        for hint in hints:
+            for ids, values in _chunks(hint, program_ids):
+                bad = _wrong(hint, values)
+                if bad.any():
+                    raise _error(hint, values, bad, ids, grid, launched)
 
     def after(self, group: GroupPlan, access: WatchedAccess) -> list[Step]:
         command = access.command
@@ -84,21 +98,6 @@ def _look(
         ids = chunks.program_ids[first : first + frame.num_programs]
         values = np.broadcast_to(values, bad.shape)
         raise _error(hint, values, bad, ids, state.grid, state.launched)
-
-
-def check_known(
-    hints: Sequence[Hint], program_ids: Array, grid: tuple[int, int, int], launched: Launched
-) -> None:
-    """Hold hints against values that are known without data.
-
-    Raises:
-        WrongHintError: One does not hold; names it, the line, a program and the value.
-    """
-    for hint in hints:
-        for ids, values in _chunks(hint, program_ids):
-            bad = _wrong(hint, values)
-            if bad.any():
-                raise _error(hint, values, bad, ids, grid, launched)
 
 
 def _chunks(hint: Hint, program_ids: Array) -> Iterator[tuple[Array, Array]]:
