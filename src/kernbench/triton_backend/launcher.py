@@ -56,6 +56,9 @@ class Launcher(Room, Protocol):
     def launch(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> None:
         """Enqueue a kernel; ``args`` are those of the TTIR function's parameters, in order."""
 
+    def most_resident(self, binary: KernelBinary) -> int:
+        """Return how many programs of a kernel the current rank's SIP holds at a time."""
+
     def num_pes(self) -> int:
         """Return how many PEs the current rank's SIP has."""
 
@@ -94,6 +97,7 @@ class CompiledLauncher:
         self._name: str = metadata.name
         self._num_warps: int = metadata.num_warps
         self._num_stages: int = metadata.num_stages
+        self._is_cooperative: bool = getattr(metadata, "launch_cooperative_grid", False)
         self._stands_for_library: bool = getattr(
             getattr(src, "fn", None), "stands_for_library", False
         )
@@ -152,6 +156,8 @@ class CompiledLauncher:
             and grid_x * grid_y * grid_z <= MAX_PROGRAMS
         ):
             grid = check_grid(self._name, grid, self._grid_limits(launcher))
+        if self._is_cooperative:
+            check_cooperative(binary, grid, launcher)
         if enter_hook is not None:
             enter_hook(launch_metadata)
         # Triton's launchers do nothing for a grid without programs.
@@ -274,6 +280,22 @@ def check_grid(name: str, grid: tuple[Any, Any, Any], limits: tuple[str, Grid]) 
             f"{MAX_PROGRAMS:,} can be simulated; let each program do more"
         )
     return x, y, z
+
+
+def check_cooperative(binary: KernelBinary, grid: Grid, launcher: Launcher) -> None:
+    """Refuse a cooperative launch of more programs than the device holds, as a driver does.
+
+    Raises:
+        UsageError: It is one.
+    """
+    x, y, z = grid
+    most = launcher.most_resident(binary)
+    if x * y * z > most:
+        raise UsageError(
+            f"kernel {binary.name} is launched with launch_cooperative_grid=True on {x * y * z:,} "
+            f"programs, but the device holds {most:,} of them at a time; launch at most as many, "
+            "each of which does more"
+        )
 
 
 def build_argument_picker(

@@ -364,6 +364,10 @@ class KernelLauncher:
         """Return the shared memory per program that host code is told of, in bytes."""
         return self.run.devices.sip(self.run.rank_state.sip_id).shared_memory_bytes
 
+    def most_resident(self, binary: KernelBinary) -> int:
+        """Return how many programs of a kernel the current rank's SIP holds at a time."""
+        return self.engine.most_resident(binary, self.run.rank_state.sip_id)
+
     def num_pes(self) -> int:
         """Return how many PEs the current rank's SIP has."""
         return self.run.machine.sip_at(self.run.rank_state.sip_id).num_pes

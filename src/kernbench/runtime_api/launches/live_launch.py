@@ -92,7 +92,7 @@ class Reach:
 
     def __init__(self, run: Run, plan: LivePlan, state: RankState, params: list[Any]) -> None:
         self._run = run
-        self._sip_id = state.sip_id
+        self.sip_id = state.sip_id
         self.written: list[Buffer] = []
         if plan.writes_anywhere:
             # What the program frees before the launch starts is still there for it.
@@ -108,7 +108,7 @@ class Reach:
             buffer = self._buffers[self._starts[position]]
             if address < buffer.end:
                 return buffer
-        buffer = buffer_at(self._run, address, self._sip_id)
+        buffer = buffer_at(self._run, address, self.sip_id)
         insort(self._starts, buffer.address)
         self._buffers[buffer.address] = buffer
         return buffer
@@ -160,13 +160,13 @@ def run_watched(
     """
     if not run.has_data:
         try:
-            return engine.run_live(plan, params, reach)
+            return engine.run_live(plan, params, reach, reach.sip_id)
         except NeedsDataError as reason:
             raise plan.no_data_error(reason.with_traceback(None)) from None
     watch = None
     if run.sanitizer is not None:
         watch = run.sanitizer.watch(plan.kernel.binary.module, plan.grid, params, launched)
-    executed = engine.run_live(plan, params, reach, watch)
+    executed = engine.run_live(plan, params, reach, reach.sip_id, watch)
     if watch is not None:
         watch.end(executed.pointers)
     return executed
@@ -182,7 +182,7 @@ def run_on_copies(
     """
     scratch = Scratch(reach)
     try:
-        return engine.run_live(plan, scratch.params(params), scratch)
+        return engine.run_live(plan, scratch.params(params), scratch, reach.sip_id)
     except NeedsDataError as reason:
         raise plan.no_data_error(reason.with_traceback(None)) from None
 
