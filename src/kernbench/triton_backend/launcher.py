@@ -68,6 +68,13 @@ class Launcher(Room, Protocol):
     def latest_ns(self) -> Callable[[], float] | None:
         """Return what waits for the rank's latest launch and gives its time, if it has any."""
 
+    def tunes(self, kept: frozenset[str] | None) -> None:
+        """Note that a tuner benchmarks the kernel whose launch follows.
+
+        ``kept`` are the arguments that it resets or restores; None: it does not, or the tuner is
+        not to be judged.
+        """
+
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         """Return the modeled time of what ``fn`` launches, with no effect on time or data."""
 

@@ -88,7 +88,7 @@ class TorchLauncher(KernelLauncher):
                 run.sanitizer.check_launch(plan.trace, Launched(entry.name, state.rank))
             launched = Launched(entry.name, state.rank)
             if run.has_data:
-                self.record(plan, params, launched)()
+                self.record(plan, params, launched, state.tuned)()
             else:
                 follow_launch(
                     plan,
@@ -168,7 +168,7 @@ class TorchLauncher(KernelLauncher):
             return known
         reach = self._reach(plan, params, state)
         launched = Launched(plan.kernel.name, state.rank)
-        executed = run_watched(run, self.engine, plan, params, reach, launched)
+        executed = run_watched(run, self.engine, plan, params, reach, launched, state.tuned)
         timing = self._timing_of(plan, executed, state.sip_id)
         if not run.has_data:
             self._live.keep(executed, params, timing)
@@ -207,12 +207,15 @@ class TorchLauncher(KernelLauncher):
         """Check the tensors among the arguments, and replace them by their memory."""
         params, memory = list(args), HostMemory(state.sip_id)
         known: dict[int, Buffer] = {}
+        starts = [0] * len(args)
         for index, low, high, writes in plan.pointers:
             what, tensor = _name(plan, index), params[index]
             if not isinstance(tensor, Tensor):
                 tensor = _tensor_at(what, tensor)
             residence = _on_device(what, tensor, state.sip_id)
             start = tensor.storage_offset() * tensor.element_size()
+            # Storages begin at multiples of more than anything asks for.
+            starts[index] = start
             size = tensor.untyped_storage().nbytes()
             if isinstance(plan, LivePlan):
                 first, end = 0, size
@@ -242,6 +245,7 @@ class TorchLauncher(KernelLauncher):
             if self.run.sanitizer is not None:
                 count_writes(tensor, residence, found.buffer)
             params[index] = PointerArg(found.buffer, start)
+        self.check_alignments(plan, starts)
         return params
 
 
