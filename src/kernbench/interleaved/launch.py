@@ -93,9 +93,10 @@ class InterleavedLaunch:
         self.is_paced = is_paced
         x, y, z = grid
         self._num_programs = x * y * z
-        # Those that never wait come one after another, however many the device holds.
-        limited = most_resident is not None and waits(module)
-        self._most_resident = most_resident if limited else self._num_programs
+        self._most_resident = self._num_programs
+        if most_resident is not None and waits(module):
+            # Those that never wait come one after another, however many the device holds.
+            self._most_resident = most_resident
         self._num_begun = self._num_ended = 0
         self.waiting: deque[Strand] = deque()
         """Strands in the order of their turns."""

@@ -45,7 +45,7 @@ def _by_zero(a: Array, b: Array) -> Array:
 
 
 def _by_zero_or_overflow(a: Array, b: Array) -> Array:
-    return (b == 0) | ((b == -1) & (a == np.iinfo(a.dtype).min))
+    return np.asarray((b == 0) | ((b == -1) & (a == np.iinfo(a.dtype).min)))
 
 
 def _shifts_too_far(a: Array, b: Array) -> Array:

@@ -116,9 +116,8 @@ def _chunks(hint: Hint, program_ids: Array) -> Iterator[tuple[Array, Array]]:
         dense = some.dense((PROGRAM, *loops, *axes))
         outer = dense.shape[: 1 + len(loops)]
         rows = np.broadcast_to(dense, (*outer, *shape)).reshape(-1, *shape)
-        repeats = len(rows) // outer[0]
-        ids = program_ids[positions] if outer[0] == len(positions) else program_ids[positions[:1]]
-        yield np.repeat(ids, repeats), rows
+        ids = program_ids[positions[: len(dense)]]
+        yield np.repeat(ids, len(rows) // len(dense)), rows
 
 
 def _wrong(hint: Hint, values: Array) -> Array:

@@ -7,12 +7,13 @@ value that is defined everywhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import Gemm, Math, Reduce
+from kernbench.commands import Gemm, Math, Operand, Reduce
 from kernbench.replay import SHAPE_OPS, full, same_lead
 
 Array = npt.NDArray[Any]
@@ -193,6 +194,54 @@ def reduce_shadow(command: Reduce, shadows: Sequence[Shadow]) -> Shadow:
     if command.scan:
         return union([None if s is None else _scanned(full(s, shape), command) for s in shadows])
     return union([None if s is None else full(s, shape).max(axis=axis) for s in shadows])
+
+
+class Swaps:
+    """Exclusive ors that give each of two neighbours the other's value, as ``tl.flip`` does.
+
+    ``x ^ xor_sum(x)`` along an axis of length 2 is the other element. Nothing but the text of a
+    kernel says so: each of the two operations mixes what it is given.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[int, tuple[Operand, Operand, int]] = {}
+        """By the id of a tile, which is kept too: of which tile, along which axis, it is the sum.
+
+        Slots are given to other tiles in kernels that decide by data.
+        """
+
+    def sees(self, command: Reduce) -> None:
+        """Record a reduction."""
+        (source, *others), axis = command.inputs, command.axis
+        if others or command.scan or command.combine != "arith.xori":
+            return
+        if source.shape[axis] == _NEIGHBOURS:
+            dst = command.dsts[0]
+            self._sums[id(dst)] = dst, source, axis
+
+    def of(self, command: Math) -> Propagate | None:
+        """Return the rule for an operation that swaps neighbours, None if it does not."""
+        known = [self._sums.get(id(each)) for each in command.inputs]
+        if command.op in ("tt.expand_dims", "tt.broadcast", "tt.reshape") and known[0] is not None:
+            # The sum of each pair, spread over the two again.
+            self._sums[id(command.dst)] = (command.dst, *known[0][1:])
+        if command.op != "arith.xori":
+            return None
+        for at, found in enumerate(reversed(known)):
+            if found is not None and found[1] is command.inputs[at]:
+                shape, axis = command.dst.shape, 1 + found[2]
+                return partial(_flipped, at, shape, axis)
+        return None
+
+
+_NEIGHBOURS = 2
+
+
+def _flipped(
+    at: int, shape: tuple[int, ...], axis: int, shadows: Sequence[Shadow], _: Sequence[Array]
+) -> Shadow:
+    shadow = shadows[at]
+    return None if shadow is None else np.flip(full(shadow, shape), axis)
 
 
 def _scanned(shadow: Array, command: Reduce) -> Array:
