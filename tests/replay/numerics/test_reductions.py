@@ -186,7 +186,7 @@ def test_nan_to_the_right_wins_and_to_the_left_loses() -> None:
     assert index.tolist() == [1, 1, 1]
 
 
-@pytest.mark.adr("0042-D2")
+@pytest.mark.adr("0232-D4")
 @pytest.mark.parametrize(("combine", "expected"), [("argmaxu", 1), ("argminu", 0)])
 def test_unsigned_numbers_compare_as_such(combine: str, expected: int) -> None:
     x = np.array([[3, -1, 5]], np.int32)

@@ -128,29 +128,32 @@ def _wrong(hint: Hint, values: Array) -> Array:
     # A scalar is a run of its own.
     values = values.astype(np.int64).reshape(shape if len(shape) > 1 else (-1, 1))
     bad = np.zeros(values.shape, np.bool_)
-    for axis, given in enumerate(hint.values[: values.ndim - 1]):
-        if given <= 1:
-            continue
-        along = np.moveaxis(values, 1 + axis, -1)
-        found = np.moveaxis(bad, 1 + axis, -1)
-        length = min(given, along.shape[-1])
-        if hint.name == "divisibility":
-            starts = np.ones(along.shape, np.bool_)
-            starts[..., 1:] = along[..., 1:] != along[..., :-1] + hint.step
-            found |= starts & (along % given != 0)
-            continue
-        groups = along.reshape(*along.shape[:-1], -1, length)
-        expected = groups[..., :1]
-        if hint.name == "contiguity":
-            expected = expected + hint.step * np.arange(length)
-        differs = groups > expected if _may_wrap(hint) else groups != expected
-        found |= differs.reshape(along.shape)
+    for axis, given in enumerate(hint.values[: values.ndim - 1], start=1):
+        if given > 1:
+            along = np.moveaxis(values, axis, -1)
+            wrong = _unaligned if hint.name == "divisibility" else _out_of_line
+            bad |= np.moveaxis(wrong(hint, along, given), -1, axis)
     return bad.reshape(shape)
 
 
-def _may_wrap(hint: Hint) -> bool:
-    """Whether lanes may fall back: those beyond the end, whose results a kernel drops."""
-    return hint.name == "contiguity" and hint.wraps
+def _unaligned(hint: Hint, along: Array, multiple: int) -> Array:
+    """Return the elements that begin a run at no multiple of a number, along the last axis."""
+    starts = np.ones(along.shape, np.bool_)
+    starts[..., 1:] = along[..., 1:] != along[..., :-1] + hint.step
+    return np.asarray(starts & (along % multiple != 0))
+
+
+def _out_of_line(hint: Hint, along: Array, length: int) -> Array:
+    """Return the elements that do not continue the group that they are in."""
+    length = min(length, along.shape[-1])
+    groups = along.reshape((*along.shape[:-1], -1, length))
+    expected: Array = groups[..., :1]
+    if hint.name == "contiguity":
+        expected = expected + hint.step * np.arange(length)
+        if hint.wraps:
+            # Lanes beyond the end fall back; what they compute is dropped.
+            return np.asarray(groups > expected).reshape(along.shape)
+    return np.asarray(groups != expected).reshape(along.shape)
 
 
 _SAYS = {
