@@ -179,6 +179,14 @@ _DIVISIONS = {
 }
 
 
+_SHIFTS = {"arith.shli", "arith.shrsi", "arith.shrui"}
+
+
+def _is_within(value: Separable, bits: int) -> bool:
+    low, high = value.bounds()
+    return low >= 0 and high < bits
+
+
 def _may_be(value: Separable, number: int) -> bool:
     """Return whether some program or element has a number."""
     low, high = value.bounds()
@@ -195,7 +203,7 @@ def binary(name: str, a: Separable, b: Separable, bits: int) -> Separable:
     linear = _LINEAR.get(name)
     if linear is not None:
         return linear(a, b, bits)
-    if name in _DIVISIONS and _may_be(b, 0):
+    if (name in _DIVISIONS and _may_be(b, 0)) or (name in _SHIFTS and not _is_within(b, bits)):
         raise NotSeparableError
     if name in _UNSIGNED:
         a, b = to_unsigned(a, bits), to_unsigned(b, bits)
