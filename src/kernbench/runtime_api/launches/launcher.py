@@ -483,5 +483,6 @@ class KernelLauncher:
                 written.append(buffer)
             if tensor.dp is not None:
                 policies += ((index, tensor.dp),)
-        self.check_alignments(plan, addresses)
+        if plan.alignments:
+            self.check_alignments(plan, addresses)
         return written, policies

@@ -6,6 +6,7 @@ here. On a GPU they decide which bytes an access moves.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -21,6 +22,8 @@ from kernbench.commands import (
     Hint,
     KernelTrace,
     Math,
+    Predicate,
+    Separable,
     axis_dim,
     is_loop,
 )
@@ -107,17 +110,28 @@ def _chunks(hint: Hint, program_ids: Array) -> Iterator[tuple[Array, Array]]:
     shape = held.shape
     axes = tuple(axis_dim(axis) for axis in range(len(shape)))
     loops = tuple(dim for dim in held.dims if is_loop(dim))
-    if PROGRAM not in held.dims:
-        program_ids = program_ids[:1]
+    which = _telling(hint, held, len(program_ids))
     length = max(_CHUNK_ELEMENTS // max(int(np.prod(shape, dtype=np.int64)), 1), 1)
-    for start in range(0, len(program_ids), length):
-        positions = np.arange(start, min(start + length, len(program_ids)))
+    for start in range(0, len(which), length):
+        positions = which[start : start + length]
         some = held.take_programs(positions)
         dense = some.dense((PROGRAM, *loops, *axes))
         outer = dense.shape[: 1 + len(loops)]
         rows = np.broadcast_to(dense, (*outer, *shape)).reshape(-1, *shape)
         ids = program_ids[positions[: len(dense)]]
         yield np.repeat(ids, len(rows) // len(dense)), rows
+
+
+def _telling(hint: Hint, held: Separable | Predicate, count: int) -> Array:
+    """Return positions of programs, one of each kind: of a large grid most are alike."""
+    if PROGRAM not in held.dims:
+        return np.zeros(1, np.int64)
+    mixed = any(PROGRAM in dims and dims != (PROGRAM,) for dims in held.terms)
+    if mixed or isinstance(held, Predicate):
+        return np.arange(count)
+    # All that a program adds is one number: where its runs begin, by what they are held to.
+    own = held.terms[PROGRAM,] % math.lcm(*(max(each, 1) for each in hint.values))
+    return np.sort(np.unique(own, return_index=True)[1])
 
 
 def _wrong(hint: Hint, values: Array) -> Array:

@@ -245,7 +245,8 @@ class TorchLauncher(KernelLauncher):
             if self.run.sanitizer is not None:
                 count_writes(tensor, residence, found.buffer)
             params[index] = PointerArg(found.buffer, start)
-        self.check_alignments(plan, starts)
+        if plan.alignments:
+            self.check_alignments(plan, starts)
         return params
 
 
