@@ -88,6 +88,17 @@ class UndefinedValueError(KernbenchError, ValueError):
     """A lane that a mask switched off was used; names the line that loaded it and the use."""
 
 
+class TunedInPlaceError(KernbenchError, RuntimeError):
+    """A tuned kernel changes what its candidates would have changed before it, on a GPU."""
+
+
+class WrongHintError(KernbenchError, ValueError):
+    """What a kernel tells the compiler of a value does not hold (``tl.multiple_of`` and the like).
+
+    A GPU would move the wrong bytes, or fault.
+    """
+
+
 class AddressOverflowError(KernbenchError, OverflowError):
     """The 32-bit arithmetic of an address left its range; names the operation and its line."""
 

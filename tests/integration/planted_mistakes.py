@@ -269,6 +269,114 @@ def float_that_no_integer_holds(choose: Choose) -> Mistake:
     return Mistake(*found, errors.ConversionWarning)
 
 
+@kind
+def element_that_is_not_there(choose: Choose) -> Mistake:
+    load = f"v = tl.load(x{choose(NUM_INPUTS)} + m)"
+    wrong = ("m + 1", "m - 1", "tl.load(index + m) * 40", "31 + m * 0 + pid")[choose(4)]
+    by = swapped(
+        (LANES, load), f"w = tl.gather(v, {wrong}, 0)  #!", "w = tl.gather(v, 31 - m, 0)", ()
+    )
+    lines = (f"tl.store({MINE} + m, w)",)
+    found = tuple((*each, *lines) for each in by)
+    if wrong.startswith("31"):
+        # Only programs behind the first choose what is not there.
+        return Mistake(found[0], found[1], errors.OutOfBoundsError, "chooses element 32")
+    return Mistake(found[0], found[1], errors.OutOfBoundsError, "chooses element")
+
+
+@kind
+def value_beyond_the_bins(choose: Choose) -> Mistake:
+    bins = (8, 16)[choose(2)]
+    mask = f", mask=m < {bins}"
+    wrong, right = (f"w = tl.histogram(m, {bins}{each})  #!" for each in ("", mask))
+    lines = (f"tl.store({MINE} + tl.arange(0, {bins}), w)",)
+    return Mistake(*swapped((LANES,), wrong, right, lines), errors.OutOfBoundsError, "counts")
+
+
+@kind
+def divided_by_zero(choose: Choose) -> Mistake:
+    op = ("//", "%")[choose(2)]
+    by = ("tl.load(index + m) * 0", "m - 3", "pid + m * 0", "pid")[choose(4)]
+    line = f"w = (m + 1) {op} (tl.maximum({by}, 1))"
+    before = (LANES, "") if choose(2) else (LANES,)
+    found = swapped(before, f"w = (m + 1) {op} ({by})", line, (f"tl.store({MINE} + m, w)  #!",))
+    return Mistake(*found, errors.UndefinedValueError, "by 0")
+
+
+@kind
+def shifted_out_of_the_number(choose: Choose) -> Mistake:
+    op = ("<<", ">>")[choose(2)]
+    load = "a = tl.minimum(tl.load(index + m), 0)"
+    wrong, right = f"w = m {op} (a + {32 + choose(3)})", f"w = m {op} (a + {choose(32)})"
+    lines = (f"tl.store({MINE} + m, w)  #!",)
+    return Mistake(
+        *swapped((LANES, load), wrong, right, lines), errors.UndefinedValueError, "shifts"
+    )
+
+
+@kind
+def wrong_multiple(choose: Choose) -> Mistake:
+    first = 1 + choose(7)
+    of = ("", "tl.load(index + m) * 0 + ")[choose(2)]
+    wrong, right = (f"at = tl.multiple_of({of}m + {each}, 8)  #!" for each in (first, 8 * first))
+    lines = (f"tl.store({MINE} + m, tl.load(x0 + at))",)
+    return Mistake(*swapped((LANES,), wrong, right, lines), errors.WrongHintError, "multiple_of")
+
+
+@kind
+def wrong_run(choose: Choose) -> Mistake:
+    wrong, right = (f"at = tl.max_contiguous(m {each}, 32)  #!" for each in ("* 3", "+ 3"))
+    if choose(2):
+        wrong, right = (f"at = tl.max_constancy(m // {each}, 4)  #!" for each in (2, 4))
+    lines = (f"tl.store({MINE} + m, tl.load(x0 + at))",)
+    return Mistake(*swapped((LANES,), wrong, right, lines), errors.WrongHintError, "tl.max_con")
+
+
+@kind
+def wrong_assumption(choose: Choose) -> Mistake:
+    of = ("pid", "tl.load(index)")[choose(2)]
+    wrong, right = f"tl.assume({of} > {5 + choose(9)})  #!", f"tl.assume({of} >= 0)  #!"
+    lines = (f"tl.store({MINE} + m, m)",)
+    return Mistake(*swapped((LANES,), wrong, right, lines), errors.WrongHintError, "tl.assume")
+
+
+@kind
+def plain_load_beside_atomics(choose: Choose) -> Mistake:
+    atomic = "tl.atomic_add(planted + m, 1.0)"
+    wrong, right = (f"v = tl.load({place} + m)  #!" for place in ("planted", MINE + " + 64"))
+    lines = (f"tl.store({MINE} + 128 + m, v)",)
+    return Mistake(*swapped((LANES, atomic), wrong, right, lines), errors.DataRaceError)
+
+
+@kind
+def atomics_of_their_programs(choose: Choose) -> Mistake:
+    place = ("planted", "planted + qid * 32")[choose(2)]
+    wrong, right = (
+        f"tl.atomic_add({place} + m, 1.0, scope={scope!r})  #!" for scope in ("cta", "gpu")
+    )
+    return Mistake(*swapped((LANES,), wrong, right, ()), errors.DataRaceError, 'scope="cta"')
+
+
+@kind
+def old_value_of_masked_atomics(choose: Choose) -> Mistake:
+    most = (11, 31)[choose(2)]
+    atomic = f"v = tl.atomic_add({MINE} + m, 1.0, mask=m < {most})"
+    wrong, right = "w = v + 1", f"w = tl.where(m < {most}, v, 0.0)"
+    lines = (f"tl.store({MINE} + 64 + m, w)  #!",)
+    return Mistake(*swapped((LANES, atomic), wrong, right, lines), errors.UndefinedValueError)
+
+
+@kind
+def rows_that_no_descriptor_has(choose: Choose) -> Mistake:
+    wrong, right = (
+        f"d = tl.make_tensor_descriptor(x0, [8, 16], [tl.num_programs(0) + {each}, 1], [8, 16])  #!"
+        for each in (14 + choose(3), 17)
+    )
+    at = "tl.arange(0, 8)[:, None] * 16 + tl.arange(0, 16)[None, :]"
+    lines = (f"tl.store({MINE} + {at}, d.load([0, 0]))",)
+    return Mistake(*swapped((LANES,), wrong, right, lines), errors.UsageError, "multiple of 16")
+
+
 def planted(seed: int, name: str) -> tuple[Kernel, Kernel, Mistake, int]:
     """Return a random kernel with a mistake, its twin, the mistake and the number of its line."""
     choose = random.Random(seed).randrange

@@ -27,28 +27,30 @@ from tests.sanitizer.test_sanitizer import twins
 SANITIZER = Path(registry.__file__).parent
 
 
-class ByZeroError(KernbenchError, ZeroDivisionError):
+class NegativeError(KernbenchError, ArithmeticError):
     pass
 
 
-class Quotient(Origin):
-    """The lane is a quotient of integers by zero."""
+class Remainder(Origin):
+    """The lane is a negative remainder."""
 
     def report(self, used: UsedLane, state: LaunchState) -> None:
-        raise ByZeroError(f"{used.here} {used.what}: divided by zero at {self.line}{self.through}")
+        raise NegativeError(
+            f"{used.here} {used.what}: negative remainder at {self.line}{self.through}"
+        )
 
 
-class Divisions(Check):
-    """Integers that are divided by zero, which no two machines do alike."""
+class Remainders(Check):
+    """Remainders below zero, which Python's operator of the same name never gives."""
 
     def computed(self, group: GroupPlan, command: Command, inputs: list[int]) -> list[Step]:
-        if not isinstance(command, Math) or command.op not in ("arith.divsi", "arith.remsi"):
+        if not isinstance(command, Math) or command.op != "arith.remsi":
             return []
-        number = self.kernel.origins.number(Quotient(command.line))
+        number = self.kernel.origins.number(Remainder(command.line))
         shadow = group.shadow(command.dst.slot)
 
         def step(frame: Frame) -> None:
-            bad = frame.values[inputs[1]] == 0
+            bad = frame.values[command.dst.slot] < 0
             if bad.any():
                 mark(frame.values, shadow, bad, number)
 
@@ -56,29 +58,30 @@ class Divisions(Check):
 
 
 @triton.jit
-def quotients(x, y, out, n, GUARDED: tl.constexpr, BLOCK: tl.constexpr):
+def remainders(x, y, out, n, GUARDED: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     mask = at < n
-    by = tl.load(y + at, mask=mask, other=0)
-    found = tl.load(x + at, mask=mask, other=0) // by
+    by = tl.load(y + at, mask=mask, other=-1)
+    given = tl.load(x + at, mask=mask, other=-1)
+    found = given % by
     if GUARDED:
-        found = tl.where(by == 0, -1, found)
+        found = tl.where(given < 0, 1, found)
     tl.store(out + at, found, mask=mask)
 
 
 @triton.jit
-def sums_of_quotients(count, x, y, out, BLOCK: tl.constexpr):
+def sums_of_remainders(count, x, y, out, BLOCK: tl.constexpr):
     """How often is data."""
     at = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.int32)
     for i in range(tl.load(count)):
-        total += tl.load(x + i * BLOCK + at) // tl.load(y + i * BLOCK + at)
+        total += tl.load(x + i * BLOCK + at) % tl.load(y + i * BLOCK + at)
     tl.store(out, tl.sum(total))
 
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "CHECKS", (*registry.CHECKS, Divisions))
+    monkeypatch.setattr(registry, "CHECKS", (*registry.CHECKS, Remainders))
 
 
 @pytest.fixture
@@ -87,63 +90,63 @@ def torch(checks: None) -> Iterator[Any]:
         yield run
 
 
-def numbers(torch: Any, *, zero: bool) -> tuple[Any, Any]:
-    by = np.full(16, 3, np.int32)
-    by[5] = 0 if zero else 4
-    return torch.arange(16, dtype="i32"), torch.from_numpy(by)
+def numbers(torch: Any, *, negative: bool) -> tuple[Any, Any]:
+    given = np.arange(16, dtype=np.int32)
+    given[5] = -5 if negative else 5
+    return torch.from_numpy(given), torch.full((16,), 3, dtype="i32")
 
 
 @pytest.mark.adr("0124-D1", "0124-D2")
 def test_a_check_in_the_registry_reports_where_the_lane_is_used(torch: Any) -> None:
     def run(bug: bool) -> None:
-        x, y = numbers(torch, zero=bug)
+        x, y = numbers(torch, negative=bug)
         out = torch.zeros(10, dtype="i32", name="out")
-        # Lanes that the mask switches off are divided by zero and not stored.
-        quotients[(1,)](x, y, out, 10, GUARDED=False, BLOCK=16)
-        np.testing.assert_array_equal(out.numpy(), (np.arange(16) // y.numpy())[:10])
+        # Lanes that the mask switches off are negative and not stored.
+        remainders[(1,)](x, y, out, 10, GUARDED=False, BLOCK=16)
+        np.testing.assert_array_equal(out.numpy(), np.fmod(x.numpy(), 3)[:10])
 
     twins(
         run,
-        ByZeroError,
+        NegativeError,
         "tt.store at test_registry.py",
-        "(kernel quotients, rank 0, program (0, 0, 0)) stores an undefined value to out (10,)",
-        "+20 (element 5): divided by zero at test_registry.py",
+        "(kernel remainders, rank 0, program (0, 0, 0)) stores an undefined value to out (10,)",
+        "+20 (element 5): negative remainder at test_registry.py",
     )
 
 
 def test_a_lane_that_the_program_drops_is_no_finding(torch: Any) -> None:
-    x, y = numbers(torch, zero=True)
+    x, y = numbers(torch, negative=True)
     out = torch.zeros(10, dtype="i32")
-    quotients[(1,)](x, y, out, 10, GUARDED=True, BLOCK=16)
-    assert out.tolist() == [0, 0, 0, 1, 1, -1, 2, 2, 2, 3]
+    remainders[(1,)](x, y, out, 10, GUARDED=True, BLOCK=16)
+    assert out.tolist() == [0, 1, 2, 0, 1, 1, 0, 1, 2, 0]
 
 
 @pytest.mark.adr("0124-D1")
 def test_it_looks_at_kernels_that_decide_by_data(torch: Any) -> None:
     def run(bug: bool) -> None:
-        x, y = numbers(torch, zero=bug)
+        x, y = numbers(torch, negative=bug)
         out, count = torch.zeros(1, dtype="i32"), torch.tensor([2], dtype="i32")
-        sums_of_quotients[(1,)](count, x, y, out, BLOCK=8)
-        assert out.item() == (np.arange(16) // y.numpy()).sum()
+        sums_of_remainders[(1,)](count, x, y, out, BLOCK=8)
+        assert out.item() == np.fmod(x.numpy(), 3).sum()
 
-    words = ("kernel sums_of_quotients, rank 0", "divided by zero", "through tt.reduce at")
-    twins(run, ByZeroError, *words)
+    words = ("kernel sums_of_remainders, rank 0", "negative remainder", "through tt.reduce at")
+    twins(run, NegativeError, *words)
 
 
 @pytest.mark.adr("0124-D1")
 def test_a_run_that_allows_the_mistake_has_no_such_check(
     checks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Divisions, "allowed_by", Allowed.MASKED_LANES)
+    monkeypatch.setattr(Remainders, "allowed_by", Allowed.MASKED_LANES)
     for allow in ((), ("masked-lanes",)):
         with kernbench.RuntimeContext(machine="ahbm", check=True, allow=allow) as torch:
-            x, y = numbers(torch, zero=True)
+            x, y = numbers(torch, negative=True)
             out = torch.zeros(10, dtype="i32")
-            quotients[(1,)](x, y, out, 10, GUARDED=False, BLOCK=16)
+            remainders[(1,)](x, y, out, 10, GUARDED=False, BLOCK=16)
             if allow:
-                assert out.numpy()[:5].tolist() == [0, 0, 0, 1, 1]
+                assert out.numpy()[:5].tolist() == [0, 1, 2, 0, 1]
             else:
-                with pytest.raises(ByZeroError):
+                with pytest.raises(NegativeError):
                     out.numpy()
 
 

@@ -46,6 +46,12 @@ class RecordingLauncher:
     def shared_memory_bytes(self) -> int:
         return self.tcm_bytes
 
+    def most_resident(self, binary: KernelBinary) -> int:
+        return 24
+
+    def tunes(self, kept: frozenset[str] | None) -> None:
+        pass
+
     def num_pes(self) -> int:
         return 24
 

@@ -157,9 +157,29 @@ class Access:
 
 
 MemoryOrder = Literal["relaxed", "acquire", "release", "acq_rel"]
+MemoryScope = Literal["gpu", "cta", "sys"]
 
 Mask = Predicate | Tile
 """Known to phase 1, or data. A true Predicate stands for "no mask"."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hint:
+    """What a kernel tells the compiler of a value; its time and its numbers do not depend on it.
+
+    ``name`` is ``divisibility``, ``contiguity``, ``constancy`` (``values`` has one per axis of the
+    value) or ``assume``.
+    """
+
+    name: str
+    values: tuple[int, ...]
+    line: SourceLine
+    held: Separable | Predicate | None
+    """The value; None where it is data, the result of the command that the hint is kept with."""
+    step: int = 1
+    """How far neighbours are apart: the size of an element in bytes for pointers."""
+    wraps: bool = False
+    """Whether the value was sent back into a range, as ``% n`` and ``tl.where`` do."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,6 +196,7 @@ class DmaRead:
     line: SourceLine
     space: Space = Space.HBM
     volatile: bool = False
+    hints: tuple[Hint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,8 +246,9 @@ class Math:
     of ``dst``. ``tt.mx_decode`` stands for what ``tt.dot_scaled`` does to an operand: inputs are
     the elements and their scales, ``attrs`` the name ``elements`` of their type, ``axis`` (the
     product's inner one), ``packed_axis`` of 4-bit elements, and ``fast`` (a NaN scale need not make
-    NaN). Address arithmetic on data (``Access.gather``) is made of ``arith.extsi``, ``arith.muli``,
-    ``arith.addi`` and the shape operations, on ``int64`` bytes.
+    NaN). ``hints`` of any are what the kernel says of its result. Address arithmetic on data
+    (``Access.gather``) is made of ``arith.extsi``, ``arith.muli``, ``arith.addi`` and the shape
+    operations, on ``int64`` bytes.
     """
 
     dst: Tile
@@ -302,7 +324,8 @@ class Atomic:
     ``load``, which changes nothing. ``dst`` takes the elements as they were, 0 where the mask does
     not hold; it is None when nothing reads it. Elements that several lanes or programs name are
     changed in program order. ``order`` is Triton's ``sem``: what a program wrote before a
-    ``release`` is there before it, and what follows an ``acquire`` begins after it.
+    ``release`` is there before it, and what follows an ``acquire`` begins after it. ``scope`` is
+    Triton's: whether threads of the program, the device or the system see it as one.
     """
 
     dst: Tile | None
@@ -314,6 +337,7 @@ class Atomic:
     line: SourceLine
     space: Space = Space.HBM
     order: MemoryOrder = "acq_rel"
+    scope: MemoryScope = "gpu"
 
 
 Transfer = DmaRead | DmaWrite | Atomic
@@ -365,6 +389,8 @@ class ProgramGroup:
     program_ids: npt.NDArray[np.int64]
     body: tuple[Command, ...]
     trips: tuple[tuple[int, npt.NDArray[np.int64]], ...] = ()
+    hints: tuple[Hint, ...] = ()
+    """What the kernel says of values that are no data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +409,17 @@ class AddressOverflow:
             f"{self.op} at {self.line} gives {self.value}, which does not fit into 32 bits and is "
             f"added to a pointer at {self.use}; widen an operand with .to(tl.int64)"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """An address that must be a multiple of some bytes: the pointer argument and what is added."""
+
+    param: int
+    residue: int
+    """What is added to the pointer, modulo ``multiple``."""
+    multiple: int
+    line: SourceLine
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -407,6 +444,8 @@ class KernelTrace:
     """Parameter indices that are pointers, rising."""
     overflows: tuple[AddressOverflow, ...] = ()
     """What wrapped around on the way to an address; with ``check`` that is an error."""
+    alignments: tuple[Alignment, ...] = ()
+    """What descriptors demand of the arguments' addresses."""
     staged_bytes: int = 0
     """Part of ``tcm_bytes``: buffers of loads that are issued ahead."""
     again: Callable[[], tuple[ProgramGroup, ...]] | None = field(default=None, repr=False)

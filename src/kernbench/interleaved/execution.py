@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -17,6 +17,7 @@ from kernbench.commands import (
     Command,
     DmaRead,
     DmaWrite,
+    Hint,
     KernelTrace,
     Math,
     MathClass,
@@ -55,6 +56,9 @@ class StrandWatch(Watch, Protocol):
 
     def refuse(self, overflows: Collection[AddressOverflow]) -> None:
         """Raise the first of the overflows that have become part of an address."""
+
+    def refuse_hints(self, hints: Sequence[Hint], program_ids: Array) -> None:
+        """Raise for the first of the hints that does not hold for its value."""
 
     def undefined(self, shadow: Array) -> Array:
         """Return a shadow less what is defined as data, such as an offset that overflowed."""

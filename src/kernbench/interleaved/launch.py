@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from kernbench.interleaved.branches import BackBranches
 from kernbench.interleaved.execution import StrandWatch
 from kernbench.interleaved.liveness import Liveness
 from kernbench.interleaved.memory import LaunchMemory, Params, Resolve
-from kernbench.interleaved.pacing import signalling_loops
+from kernbench.interleaved.pacing import signalling_loops, waits
 from kernbench.interleaved.recording import merge_groups
 from kernbench.interleaved.strand import Strand
 from kernbench.kernel_ir import Module, Op, SplitPrograms, tcm_use
@@ -58,6 +58,7 @@ class InterleavedLaunch:
         watch: Looks on while commands run (the sanitizer's checks), or None.
         outside: Who hears of loads outside of a tensor, which are zeros then; None: an error.
         is_paced: Whether the caller performs what strands hand out, in the order of virtual time.
+        most_resident: How many programs the device holds at a time; None: all of them.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class InterleavedLaunch:
         watch: StrandWatch | None = None,
         outside: OutsideReads | None = None,
         is_paced: bool = False,
+        most_resident: int | None = None,
     ) -> None:
         self.module = module
         self.grid = grid
@@ -89,6 +91,13 @@ class InterleavedLaunch:
         self.stepped: set[Op] = set(signalling_loops(module)) if is_paced else set()
         """Loops that cannot run as one command."""
         self.is_paced = is_paced
+        x, y, z = grid
+        self._num_programs = x * y * z
+        self._most_resident = self._num_programs
+        if most_resident is not None and waits(module):
+            # Those that never wait come one after another, however many the device holds.
+            self._most_resident = most_resident
+        self._num_begun = self._num_ended = 0
         self.waiting: deque[Strand] = deque()
         """Strands in the order of their turns."""
         self.ended: list[Strand] = []
@@ -112,10 +121,11 @@ class InterleavedLaunch:
         """Run the strands in turn until all have ended.
 
         The order is fixed: by program at the start and where a strand is split, and whoever reads
-        memory in a loop goes to the end of the line with every iteration.
+        memory in a loop goes to the end of the line with every iteration. A program begins when
+        one of those that the device holds has ended.
         """
         waiting = self.waiting
-        waiting.extend(self._first_strands())
+        waiting.extend(self._next_strands())
         while waiting:
             strand = waiting.popleft()
             try:
@@ -126,6 +136,8 @@ class InterleavedLaunch:
             if not goes_on:
                 strand.forget()
                 self.ended.append(strand)
+                self._num_ended += len(strand.program_ids)
+                waiting.extend(self._next_strands())
                 continue
             waiting.append(strand)
             if strand.stuck_at is not None and self.is_stuck():
@@ -151,10 +163,16 @@ class InterleavedLaunch:
             by_line.setdefault(str(strand.loop_line), []).extend(strand.program_ids.tolist())
         count = sum(map(len, by_line.values()))
         lines = [
-            f"kernel {self.module.kernel.name} cannot end: {count} of "
-            f"{self.grid[0] * self.grid[1] * self.grid[2]} programs wait in loops for memory that "
-            "no program changes any more"
+            f"kernel {self.module.kernel.name} cannot end: {count} of {self._num_programs} "
+            "programs wait in loops for memory that no program changes any more"
         ]
+        late = 0 if self.is_paced else self._num_programs - self._num_begun
+        if late:
+            lines[0] += (
+                f", and {late} have not begun: the device holds {self._most_resident} at a time, "
+                f"and none of these leaves; to wait for all of {self._num_programs} programs, "
+                f"launch at most {self._most_resident} of them, each of which does more"
+            )
         for line, ids in sorted(by_line.items()):
             named = ", ".join(str(self.coordinates(i)) for i in sorted(ids)[:_MOST_NAMED])
             more = f" and {len(ids) - _MOST_NAMED} more" if len(ids) > _MOST_NAMED else ""
@@ -189,13 +207,13 @@ class InterleavedLaunch:
             pointer_params=tuple(p.index for p in kernel.params if p.is_pointer),
         )
 
-    def _first_strands(self) -> list[Strand]:
-        x, y, z = self.grid
-        count, length = x * y * z, self.most_in_step
-        return [
-            self.strand(np.arange(start, min(start + length, count), dtype=np.int64))
-            for start in range(0, count, length)
-        ]
+    def _next_strands(self) -> Iterator[Strand]:
+        """Yield strands of the programs for which there is room, in the order of programs."""
+        room = self._most_resident - (self._num_begun - self._num_ended)
+        last = min(self._num_begun + room, self._num_programs)
+        while self._num_begun < last:
+            start, self._num_begun = self._num_begun, min(self._num_begun + self.most_in_step, last)
+            yield self.strand(np.arange(start, self._num_begun, dtype=np.int64))
 
     @cached_property
     def most_in_step(self) -> int:

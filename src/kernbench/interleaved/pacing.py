@@ -106,6 +106,26 @@ def signalling_loops(module: Module) -> Iterator[Op]:
         yield from _signalling(function.body)[1]
 
 
+def waits(module: Module) -> bool:
+    """Return whether a program may go around a loop until others change memory."""
+    return any(op.name in ("scf.while", "tt.atomic_poll") for op in module.walk()) or any(
+        _goes_back(region)
+        for function in module.functions.values()
+        for region in (function.body, *(each for op in function.body.walk() for each in op.regions))
+    )
+
+
+def _goes_back(region: Region) -> bool:
+    """Return whether a branch goes to a block that is printed no later than its own."""
+    places = {block.label: place for place, block in enumerate(region.blocks)}
+    return any(
+        places.get(successor.label, place + 1) <= place
+        for place, block in enumerate(region.blocks)
+        for op in block.ops
+        for successor in op.successors
+    )
+
+
 def _signalling(region: Region) -> tuple[bool, list[Op]]:
     """Return whether anything in a region is an atomic or volatile, and the loops that have one."""
     signals, loops = False, []

@@ -56,6 +56,7 @@ from kernbench.kernel_ir import (
     Pointer,
     SplitPrograms,
     Value,
+    check_alignment,
     emit_load,
 )
 
@@ -181,6 +182,13 @@ class Strand(Evaluator):
         if access.param == ABSOLUTE and self.trying:
             raise self.needs_data(op, "its address was made from an integer")
 
+    def check_aligned(self, op: Op, pointer: Pointer, multiple: int) -> None:
+        start = 0
+        if pointer.param != ABSOLUTE:
+            start = self.launch.memory.address(pointer.param)
+        for address in (pointer.offset.dense(pointer.offset.dims) + start).reshape(-1).tolist():
+            check_alignment(self.module.kernel.name, op.line, "its base", address, multiple)
+
     def split_partial(self, mask: Predicate) -> None:
         """Do nothing: strands are short, so splitting one for a mask does not pay."""
 
@@ -303,6 +311,7 @@ class Strand(Evaluator):
             self.run_ops((op,))
             return
         handler(self, op)
+        self.note_hints(op)
         self.finish(frame, op)
 
     def finish(self, frame: RegionFrame, op: Op) -> None:
@@ -310,6 +319,10 @@ class Strand(Evaluator):
         watch = self.launch.watch
         if watch is not None and self.overflows:
             watch.refuse(self.overflows.values())
+        if self.hints:
+            if watch is not None:
+                watch.refuse_hints(self.hints, self.program_ids)
+            self.hints = []
         commands = place(self, op, tuple(self.commands))
         self.commands = []
         if self.undefined:

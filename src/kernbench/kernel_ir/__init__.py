@@ -27,6 +27,7 @@ from kernbench.kernel_ir.evaluation.overflow import address_arithmetic
 from kernbench.kernel_ir.evaluation.values import ABSOLUTE, Descriptor, Held, Pointer
 from kernbench.kernel_ir.evaluation.writes import makes_pointers, written_params
 from kernbench.kernel_ir.ops import COSTS, HANDLERS, choose_both_ways, emit_load, iterations_of
+from kernbench.kernel_ir.ops.descriptors import DESCRIPTOR_MARK, check_alignment
 from kernbench.kernel_ir.parsing import parse_module
 from kernbench.kernel_ir.text.ir import Block, Function, Module, Op, Parameter, Region, Type, Value
 
@@ -35,6 +36,7 @@ __all__ = [
     "BINARY",
     "BOOLEAN_BINARY",
     "COSTS",
+    "DESCRIPTOR_MARK",
     "HANDLERS",
     "NO_CUDA",
     "Block",
@@ -57,6 +59,7 @@ __all__ = [
     "UnrollLoops",
     "Value",
     "address_arithmetic",
+    "check_alignment",
     "choose_both_ways",
     "compare_arrays",
     "elementwise",

@@ -8,12 +8,22 @@ them into groups (:class:`SplitPrograms`); one that differs between iterations u
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import IN_FLOAT32, AddressOverflow, KernelTrace, ProgramGroup, Roundings
+from kernbench.commands import (
+    IN_FLOAT32,
+    AddressOverflow,
+    Alignment,
+    Hint,
+    KernelTrace,
+    ProgramGroup,
+    Roundings,
+    is_loop,
+)
 from kernbench.errors import InternalError, UsageError
 from kernbench.kernel_ir.analysis.tcm import tcm_use
 from kernbench.kernel_ir.evaluation.evaluator import (
@@ -56,6 +66,7 @@ def evaluate(
     pending = [(everyone, frozenset[Op](), False)] if num_programs else []
     groups: list[ProgramGroup] = []
     overflows: dict[tuple[Op, Op], AddressOverflow] = {}
+    alignments: dict[Alignment, None] = {}
     num_slots = num_loops = 0
     while pending:
         program_ids, unrolled, may_share = pending.pop()
@@ -84,8 +95,9 @@ def evaluate(
         except UnrollLoops as unroll:
             pending.append((program_ids, unrolled | unroll.loops, False))
         else:
-            groups.append(group)
+            groups.append(replace(group, hints=_hints(run, group)))
             overflows.update(run.overflows)
+            alignments.update(run.alignments)
             num_slots, num_loops = run.num_slots, run.num_loops
     groups.sort(key=lambda group: int(group.program_ids[0]))
     tcm = tcm_use(module, num_stages)
@@ -101,6 +113,7 @@ def evaluate(
         line=kernel.line,
         pointer_params=tuple(p.index for p in kernel.params if p.is_pointer),
         overflows=tuple(overflows.values()),
+        alignments=tuple(alignments),
         again=lambda: (
             evaluate(
                 *(module, grid, ints),
@@ -128,6 +141,15 @@ def _evaluate_group(
         if shared is None:
             raise
         return shared
+
+
+def _hints(run: Evaluator, group: ProgramGroup) -> tuple[Hint, ...]:
+    """Return what the kernel says of known values, those that no program has left out."""
+    return tuple(
+        hint
+        for hint in run.hints
+        if not (group.trips and hint.held is not None and any(map(is_loop, hint.held.dims)))
+    )
 
 
 def _parts(

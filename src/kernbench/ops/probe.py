@@ -63,6 +63,12 @@ class KernelProbe:
     def shared_memory_bytes(self) -> int:
         return 1 << 62
 
+    def most_resident(self, binary: KernelBinary) -> int:
+        return 1 << 31
+
+    def tunes(self, kept: frozenset[str] | None) -> None:
+        """Do nothing: no tuner is judged here."""
+
     def num_pes(self) -> int:
         return 1
 

@@ -8,6 +8,7 @@ from kernbench.replay.numerics.elementwise import (
 )
 from kernbench.replay.numerics.ops.shapes import (
     full,
+    same_lead,
 )
 from kernbench.replay.numerics.to_integers import (
     out_of_range,
@@ -82,6 +83,7 @@ __all__ = [
     "results",
     "run_collective",
     "run_kernel",
+    "same_lead",
     "show_printed",
     "with_known",
 ]

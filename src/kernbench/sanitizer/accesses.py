@@ -33,7 +33,7 @@ class WatchedAccess(LaneFinder):
         self.is_plain = not site.atomic and not is_volatile(command)
         """Whether it takes no part in the synchronization of programs."""
         self.loaded: Tile | None = None
-        """The slot of a load's result; None for other accesses, as below."""
+        """The slot of the result of a load or an atomic; None for other accesses, as below."""
         self.other: Operand | None = None
         """A load's value for masked-off lanes, if it has one."""
         self.stored: Operand | None = None
@@ -42,6 +42,8 @@ class WatchedAccess(LaneFinder):
             self.loaded, self.other = command.dst, command.other
         elif isinstance(command, DmaWrite):
             self.stored = command.value
+        else:
+            self.loaded = command.dst
 
     def here(self, frame: Frame, position: int) -> str:
         """Return the name in errors of the access by the program of a flat position."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy.typing as npt
+
 from kernbench.checks import Allowed
-from kernbench.commands import AddressOverflow, Command, KernelTrace
+from kernbench.commands import AddressOverflow, Command, Hint, KernelTrace
 from kernbench.kernel_ir import Module
 from kernbench.replay import GroupPlan, Step
 from kernbench.sanitizer.accesses import Mark, WatchedAccess
 from kernbench.sanitizer.facts.launch import Launched, Places
 from kernbench.sanitizer.launch_state import LaunchState
 from kernbench.sanitizer.origins import Origins
+
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,28 @@ class Check:
 
         Raises:
             KernbenchError: Something is wrong.
+        """
+
+    @classmethod
+    def planned(cls, trace: KernelTrace, launched: Launched) -> None:
+        """Refuse mistakes that a trace shows without data.
+
+        Raises:
+            KernbenchError: Something is wrong.
+        """
+
+    @classmethod
+    def hinted(
+        cls,
+        hints: Sequence[Hint],
+        program_ids: Array,
+        grid: tuple[int, int, int],
+        launched: Launched,
+    ) -> None:
+        """Refuse what a kernel says of known values of some programs.
+
+        Raises:
+            KernbenchError: It does not hold.
         """
 
     def sees(self, command: Command) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy.typing as npt
 
-from kernbench.commands import AddressOverflow, Atomic, Command
+from kernbench.commands import AddressOverflow, Atomic, Command, Hint
 from kernbench.errors import InternalError
 from kernbench.replay import Frame, PointerArg
 from kernbench.sanitizer.check import Check, WatchedKernel
@@ -53,6 +53,15 @@ class LiveWatch(SanitizerWatch):
         """
         for check in self.checks:
             check.evaluated(overflows, self.state.launched)
+
+    def refuse_hints(self, hints: Sequence[Hint], program_ids: Array) -> None:
+        """Raise an error for the first hint that does not hold.
+
+        Raises:
+            WrongHintError: There is one.
+        """
+        for check in self.checks:
+            check.hinted(hints, program_ids, self.state.grid, self.state.launched)
 
     def undefined(self, shadow: Array) -> Array:
         """Return a shadow without lanes that are defined as data, such as overflowed offsets."""

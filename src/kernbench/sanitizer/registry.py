@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from kernbench.checks import Checks
 from kernbench.sanitizer.check import Check
+from kernbench.sanitizer.checks.arithmetic import Arithmetic
 from kernbench.sanitizer.checks.collisions import Collisions
 from kernbench.sanitizer.checks.conversions import Conversions
+from kernbench.sanitizer.checks.hints import Hints
 from kernbench.sanitizer.checks.non_finite import NonFinite
 from kernbench.sanitizer.checks.operations import OperationRaces
 from kernbench.sanitizer.checks.overflow import Overflow
@@ -16,7 +18,9 @@ from kernbench.sanitizer.checks.unwritten import Unwritten
 CHECKS: tuple[type[Check], ...] = (
     Undefined,
     Overflow,
+    Hints,
     Conversions,
+    Arithmetic,
     OperationRaces,
     # A race is reported as a race, even if the second program also finds unwritten memory.
     Races,

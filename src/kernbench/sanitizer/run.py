@@ -64,6 +64,7 @@ class Sanitizer:
         self._checks = checks
         self._kinds = selected(checks)
         self._evaluated = [kind.evaluated for kind in self._kinds if "evaluated" in kind.overridden]
+        self._planned = [kind.planned for kind in self._kinds if "planned" in kind.overridden]
         self._outside = outside
         self._findings = Findings()
         self._segments = Segments()
@@ -74,9 +75,12 @@ class Sanitizer:
 
         Raises:
             AddressOverflowError: An offset of 32 bits wraps around.
+            WrongHintError: What the kernel says of a known value does not hold.
         """
         for evaluated in self._evaluated:
             evaluated(trace.overflows, launched)
+        for planned in self._planned:
+            planned(trace, launched)
 
     def run(
         self,

@@ -26,7 +26,7 @@ from kernbench.kernel_ir import ABSOLUTE
 from kernbench.replay import AccessSite, Frame, GroupPlan, Step, atomic_name, results
 from kernbench.sanitizer.accesses import LoadShadow, UseCheck, WatchedAccess
 from kernbench.sanitizer.check import Check, WatchedKernel
-from kernbench.sanitizer.facts.shadows import build_math, gemm_shadow, reduce_shadow
+from kernbench.sanitizer.facts.shadows import Swaps, build_math, gemm_shadow, reduce_shadow
 from kernbench.sanitizer.launch_state import LaunchState
 
 Array = npt.NDArray[Any]
@@ -50,6 +50,7 @@ class SanitizerWatch:
         self._after = [each.after for each in self._with("after")]
         self._computed = [each.computed for each in self._with("computed")]
         self._accesses: dict[Command, WatchedAccess] = {}
+        self._swaps = Swaps()
         self._is_by_data = not isinstance(kernel.source, KernelTrace)
         if isinstance(kernel.source, KernelTrace):
             for command in kernel.source.commands():
@@ -128,7 +129,7 @@ class SanitizerWatch:
         return [step for computed in self._computed for step in computed(group, command, inputs)]
 
     def _after_math(self, group: GroupPlan, command: Math) -> tuple[list[Step], list[int]]:
-        propagate = build_math(command)
+        propagate = self._swaps.of(command) or build_math(command)
         shadows = [self._shadow(group, operand) for operand in command.inputs]
         target = group.shadow(command.dst.slot)
         steps: list[Step] = []
@@ -167,6 +168,7 @@ class SanitizerWatch:
         shadows = [self._shadow(group, operand) for operand in command.inputs]
         targets = [group.shadow(tile.slot) for tile in command.dsts]
         what = f"tt.reduce at {command.line}"
+        self._swaps.sees(command)
 
         def step(frame: Frame) -> None:
             values = frame.values

@@ -14,6 +14,7 @@ from kernbench.errors import UsageError, nearest
 from kernbench.triton_backend import (
     autotuning,
     benchmarking,
+    descriptors,
     launch_errors,
     proton,
     release_key,
@@ -52,6 +53,7 @@ def activate(launcher: Launcher, torch_device: str = "cpu") -> Iterator[None]:
     token = ENTERED.set(launcher)
     autotuning.install()
     benchmarking.install()
+    descriptors.install()
     launch_errors.install()
     proton.install()
     sound_cache.install()
@@ -65,6 +67,7 @@ def activate(launcher: Launcher, torch_device: str = "cpu") -> Iterator[None]:
         if not isinstance(triton_driver._active, KernbenchDriver):
             autotuning.remove()
             benchmarking.remove()
+            descriptors.remove()
             launch_errors.remove()
             proton.remove()
             release_key.remove()

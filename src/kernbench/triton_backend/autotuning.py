@@ -17,6 +17,7 @@ from kernbench.triton_backend.driver import KernbenchDriver
 from kernbench.triton_backend.launcher import Launcher, active_launcher
 
 _RUN: Callable[..., Any] = Autotuner.run
+_BENCH: Callable[..., Any] = Autotuner._bench
 _CHECK_DISK_CACHE: Callable[..., Any] = Autotuner.check_disk_cache
 
 
@@ -54,6 +55,7 @@ class Choices(MutableMapping[Any, Any]):
 def install() -> None:
     """Make autotuners choose for the active run (idempotent)."""
     Autotuner.run = _run
+    Autotuner._bench = _bench
     Autotuner.check_disk_cache = _check_disk_cache
 
 
@@ -61,6 +63,8 @@ def remove() -> None:
     """Put Triton's own functions back, unless other code has replaced ours meanwhile."""
     if Autotuner.run is _run:
         Autotuner.run = _RUN
+    if Autotuner._bench is _bench:
+        Autotuner._bench = _BENCH
     if Autotuner.check_disk_cache is _check_disk_cache:
         Autotuner.check_disk_cache = _CHECK_DISK_CACHE
 
@@ -70,7 +74,24 @@ def _run(self: Any, *args: Any, **kwargs: Any) -> Any:
     # Stays when the run has ended: without one, it is the dictionary that was there before.
     if _is_active() and not isinstance(self.cache, Choices):
         self.cache = Choices(self.cache)
-    return _RUN(self, *args, **kwargs)
+    if not _is_active():
+        return _RUN(self, *args, **kwargs)
+    try:
+        return _RUN(self, *args, **kwargs)
+    finally:
+        active_launcher().tunes(None)
+
+
+def _bench(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
+    """Benchmark a candidate, as Triton does, and tell the run of it."""
+    if _is_active():
+        hooked = self.user_defined_pre_hook or self.user_defined_post_hook
+        if hooked or any(each.pre_hook for each in self.configs):
+            # What a hook puts right, only the program knows.
+            active_launcher().tunes(None)
+        else:
+            active_launcher().tunes(frozenset((*self.reset_to_zero, *self.restore_value)))
+    return _BENCH(self, *args, config=config, **meta)
 
 
 def _check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:

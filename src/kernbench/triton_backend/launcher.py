@@ -25,8 +25,16 @@ from kernbench.triton_backend.driver import ENTERED, KernbenchDriver
 from kernbench.triton_backend.places import moved_files, with_files
 from kernbench.triton_backend.proton import PROTON
 
-MAX_PROGRAMS = 2**31
+MAX_PROGRAMS = 2**27
+"""Of one launch: planning it takes 75 bytes of memory for each."""
+_CUDA_GRID = (2**31 - 1, 65_535, 65_535)
+"""Source: CUDA C++ Programming Guide, technical specifications per compute capability."""
+_HIP_THREADS = 2**32 - 1
+"""Of one dimension. Source: HIP runtime API, ``hipModuleLaunchKernel``."""
 _LOG = logger("compile")
+
+_MOST_ANYWHERE = min(_CUDA_GRID)
+"""A size of a grid that every machine takes in each dimension."""
 
 Grid = tuple[int, int, int]
 
@@ -48,6 +56,9 @@ class Launcher(Room, Protocol):
     def launch(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> None:
         """Enqueue a kernel; ``args`` are those of the TTIR function's parameters, in order."""
 
+    def most_resident(self, binary: KernelBinary) -> int:
+        """Return how many programs of a kernel the current rank's SIP holds at a time."""
+
     def num_pes(self) -> int:
         """Return how many PEs the current rank's SIP has."""
 
@@ -56,6 +67,13 @@ class Launcher(Room, Protocol):
 
     def latest_ns(self) -> Callable[[], float] | None:
         """Return what waits for the rank's latest launch and gives its time, if it has any."""
+
+    def tunes(self, kept: frozenset[str] | None) -> None:
+        """Note that a tuner benchmarks the kernel whose launch follows.
+
+        ``kept`` are the arguments that it resets or restores; None: it does not, or the tuner is
+        not to be judged.
+        """
 
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         """Return the modeled time of what ``fn`` launches, with no effect on time or data."""
@@ -86,6 +104,7 @@ class CompiledLauncher:
         self._name: str = metadata.name
         self._num_warps: int = metadata.num_warps
         self._num_stages: int = metadata.num_stages
+        self._is_cooperative: bool = getattr(metadata, "launch_cooperative_grid", False)
         self._stands_for_library: bool = getattr(
             getattr(src, "fn", None), "stands_for_library", False
         )
@@ -140,9 +159,12 @@ class CompiledLauncher:
         if not (
             type(grid_x) is type(grid_y) is type(grid_z) is int
             and min(grid) > 0
+            and max(grid) <= _MOST_ANYWHERE
             and grid_x * grid_y * grid_z <= MAX_PROGRAMS
         ):
-            grid = check_grid(self._name, grid)
+            grid = check_grid(self._name, grid, self._grid_limits(launcher))
+        if self._is_cooperative:
+            check_cooperative(binary, grid, launcher)
         if enter_hook is not None:
             enter_hook(launch_metadata)
         # Triton's launchers do nothing for a grid without programs.
@@ -152,6 +174,15 @@ class CompiledLauncher:
                 PROTON.note(self._name, launcher.latest_ns())
         if exit_hook is not None:
             exit_hook(launch_metadata)
+
+    def _grid_limits(self, launcher: Launcher) -> tuple[str, Grid]:
+        """Return who limits the sizes of a grid, and how large each may be."""
+        if self._stands_for_library or not launcher.counts_warps:
+            return "kernbench", (MAX_PROGRAMS,) * 3
+        if launcher.cuda_architecture is not None:
+            return "CUDA", _CUDA_GRID
+        threads = self._num_warps * launcher.warp_lanes
+        return "HIP", (_HIP_THREADS // threads, _HIP_THREADS, _HIP_THREADS)
 
     @property
     def plain(self) -> KernelBinary | None:
@@ -220,11 +251,13 @@ def named_constants(src: Any) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def check_grid(name: str, grid: tuple[Any, Any, Any]) -> Grid:
+def check_grid(name: str, grid: tuple[Any, Any, Any], limits: tuple[str, Grid]) -> Grid:
     """Return the grid as plain integers.
 
+    ``limits``: who sets them, and the largest size in each dimension.
+
     Raises:
-        UsageError: A size is no integer or negative, or there are too many programs.
+        UsageError: A size is no integer, negative or too large, or there are too many programs.
     """
     try:
         x, y, z = (operator.index(size) for size in grid)
@@ -238,12 +271,38 @@ def check_grid(name: str, grid: tuple[Any, Any, Any]) -> Grid:
         raise UsageError(
             f"grid of kernel {name} must not be negative in any dimension, but got {(x, y, z)}"
         )
+    if 0 in (x, y, z):
+        return x, y, z
+    who, most = limits
+    for axis, size, limit in zip("xyz", (x, y, z), most, strict=True):
+        if size > limit:
+            raise UsageError(
+                f"grid {(x, y, z)} of kernel {name} has {size:,} programs in {axis}, but {who} "
+                f"takes at most {limit:,} there; "
+                + ("let each program do more" if axis == "x" else "put the longest dimension in x")
+            )
     if x * y * z > MAX_PROGRAMS:
         raise UsageError(
             f"grid {(x, y, z)} of kernel {name} has {x * y * z:,} programs, but at most "
-            f"{MAX_PROGRAMS:,} can be launched; let each program do more"
+            f"{MAX_PROGRAMS:,} can be simulated; let each program do more"
         )
     return x, y, z
+
+
+def check_cooperative(binary: KernelBinary, grid: Grid, launcher: Launcher) -> None:
+    """Refuse a cooperative launch of more programs than the device holds, as a driver does.
+
+    Raises:
+        UsageError: It is one.
+    """
+    x, y, z = grid
+    most = launcher.most_resident(binary)
+    if x * y * z > most:
+        raise UsageError(
+            f"kernel {binary.name} is launched with launch_cooperative_grid=True on {x * y * z:,} "
+            f"programs, but the device holds {most:,} of them at a time; launch at most as many, "
+            "each of which does more"
+        )
 
 
 def build_argument_picker(

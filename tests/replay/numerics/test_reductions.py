@@ -135,15 +135,58 @@ def test_an_unknown_combine_is_refused() -> None:
         reduce("math.median", np.zeros((1, 3), np.float32), axis=0)
 
 
-@pytest.mark.adr("0042-D2")
-@pytest.mark.parametrize(("combine", "expected"), [("argmax", 2), ("argmin", 1)])
-def test_nan_loses_against_every_number(combine: str, expected: int) -> None:
-    x = np.array([[np.nan, 6, 8, np.nan]], np.float32)
-    value, index = reduce(combine, x, np.arange(4, dtype=np.int32)[None], axis=0)
-    assert (value[0], index[0]) == (x[0, expected], expected)
+def combined(left: tuple[float, int], right: tuple[float, int]) -> tuple[float, int]:
+    """As ``triton.language.standard._argmax_combine`` has it."""
+    wins = left[0] > right[0] or (left[0] == right[0] and left[1] < right[1])
+    return left if wins else right
 
 
-@pytest.mark.adr("0042-D2")
+def shuffled(lanes: list[tuple[float, int]]) -> tuple[float, int]:
+    """Combine as a warp does: every lane with the one whose number differs in one bit."""
+    away = len(lanes) // 2
+    while away:
+        lanes = [combined(lane, lanes[at ^ away]) for at, lane in enumerate(lanes)]
+        away //= 2
+    return lanes[0]
+
+
+def of_threads(values: list[float], num_warps: int) -> tuple[float, int]:
+    """Reduce float32 numbers of one row, four side by side per thread where there are so many."""
+    threads = 32 * num_warps
+    side = max(min(4, len(values) // threads), 1)
+    held: dict[int, tuple[float, int]] = {}
+    for at, value in enumerate(values):
+        thread = at // side % threads
+        held[thread] = combined(held[thread], (value, at)) if thread in held else (value, at)
+    lanes = [held[thread] for thread in range(len(held))]
+    return shuffled([shuffled(lanes[at : at + 32]) for at in range(0, len(lanes), 32)])
+
+
+@pytest.mark.adr("0232-D4")
+@pytest.mark.parametrize("length", [2, 4, 32, 64, 256, 2048])
+@pytest.mark.parametrize("num_warps", [1, 4])
+def test_nan_wins_and_loses_as_the_lanes_of_a_gpu_combine_it(length: int, num_warps: int) -> None:
+    x = RNG.permutation(length * 8).astype(np.float32).reshape(8, length)
+    x[RNG.random(x.shape) < 0.2] = np.nan
+    x[0], x[1, 0], x[2, -1] = np.nan, np.nan, np.nan
+    index = np.broadcast_to(np.arange(length, dtype=np.int32), x.shape)
+    tiles = tuple(Tile(i, (length,), as_dtype(a.dtype)) for i, a in enumerate((x, index)))
+    dsts = tuple(Tile(9 + i, (), tile.dtype) for i, tile in enumerate(tiles))
+    for name, sign in (("argmax", 1), ("argmin", -1)):
+        command = Reduce(dsts, name, tiles, 0, UNKNOWN_LINE)
+        _, where = build_reduction(command, num_warps)([x, index])
+        expected = [of_threads((sign * row).tolist(), num_warps)[1] for row in x]
+        assert where.tolist() == expected
+
+
+@pytest.mark.adr("0232-D4")
+def test_nan_to_the_right_wins_and_to_the_left_loses() -> None:
+    x = np.array([[np.nan, np.inf], [np.inf, np.nan], [np.nan, np.nan]], np.float32)
+    _, index = reduce("argmax", x, np.array([[0, 1]] * 3, np.int32), axis=0)
+    assert index.tolist() == [1, 1, 1]
+
+
+@pytest.mark.adr("0232-D4")
 @pytest.mark.parametrize(("combine", "expected"), [("argmaxu", 1), ("argminu", 0)])
 def test_unsigned_numbers_compare_as_such(combine: str, expected: int) -> None:
     x = np.array([[3, -1, 5]], np.int32)

@@ -93,9 +93,10 @@ class _CapturingEngine(KernelEngine):
         plan: LivePlan,
         params: Sequence[Any],
         resolve: Resolve,
+        sip_id: int,
         watch: LiveWatch | None = None,
     ) -> Executed:
-        executed = super().run_live(plan, params, resolve, watch)
+        executed = super().run_live(plan, params, resolve, sip_id, watch)
         self._planned[executed.trace] = plan.kernel.binary, plan.grid, dict(plan.ints)
         return executed
 

@@ -18,7 +18,14 @@ from kernbench.kernel_ir.text.ir import Function, Op, Region, Value
 
 _TERMINATORS = ("scf.yield", "scf.condition")
 _REPEATING = ("tt.splat", "tt.broadcast")
-_IN_PLACE = ("arith.", "math.", "tt.fp_to_fp", "tt.precise_", "ttng.warp_group_dot_wait")
+_IN_PLACE = (
+    "arith.",
+    "math.",
+    "tt.fp_to_fp",
+    "tt.precise_",
+    "tt.approx_",
+    "ttng.warp_group_dot_wait",
+)
 
 T = TypeVar("T")
 

@@ -16,7 +16,9 @@ from kernbench.commands import (
     PROGRAM,
     Access,
     AddressOverflow,
+    Alignment,
     Command,
+    Hint,
     MaskTile,
     Math,
     MathClass,
@@ -36,6 +38,7 @@ from kernbench.commands import (
 from kernbench.dtypes import DType, bool_, int64
 from kernbench.errors import NeedsDataError, UnsupportedOpError, UsageError, nearest
 from kernbench.kernel_ir.evaluation import integers
+from kernbench.kernel_ir.evaluation.hints import note_hints
 from kernbench.kernel_ir.evaluation.values import (
     ABSOLUTE,
     Descriptor,
@@ -69,6 +72,12 @@ _MAX_JUMPS = 100_000
 _MAX_CALLS = 100
 _MAX_EVALUATED = 1_000_000
 _LONG_MASK = 1 << 20
+_UNKNOWN = "this operation is not simulated; write it with others of triton.language"
+_OF_GPUS = {
+    "ttng": "it is for NVIDIA's GPUs alone, and not simulated; write it in Triton",
+    "amdg": "it is for AMD's GPUs alone, and not simulated; write it in Triton",
+}
+"""What to do about operations that the evaluator does not know, by dialect."""
 _NOTHING = Op("scf.yield", (), (), {}, (), None, 0)  # type: ignore[arg-type]
 """The terminator of a block that prints none."""
 
@@ -135,6 +144,10 @@ class Evaluator:
         """Operations of 32 bits whose exact result does not fit, and one such result."""
         self.overflows: dict[tuple[Op, Op], AddressOverflow] = {}
         """Those that became part of an address: by the operation and where it was added."""
+        self.hints: list[Hint] = []
+        """What the kernel says of values that are no data."""
+        self.alignments: dict[Alignment, None] = {}
+        """What the addresses of arguments must be multiples of, in the order of the kernel."""
         self.shares_loops = False
         """Whether loops that programs go around differently often are planned for the longest."""
         self.is_probe = False
@@ -242,6 +255,12 @@ class Evaluator:
         known = self.known_as_data(pointer.offset, int64)
         return self.emit_math(op, "arith.addi", [pointer.gather, known], MathClass.SIMPLE)
 
+    def check_aligned(self, op: Op, pointer: Pointer, multiple: int) -> None:
+        """Demand that an address be a multiple of some bytes, now or when a launch knows it."""
+        residues = np.unique(pointer.offset.dense(pointer.offset.dims) % multiple).tolist()
+        found = [Alignment(pointer.param, each, multiple, op.line) for each in residues]
+        self.alignments.update(dict.fromkeys(found))
+
     def check_reachable(self, op: Op, access: Access) -> None:
         """Refuse an access whose address is known only at launch.
 
@@ -328,9 +347,17 @@ class Evaluator:
         for op in ops:
             handler = self._handlers.get(op.name)
             if handler is None:
-                same = [name for name in self._handlers if name.startswith(op.dialect + ".")]
-                raise self.unsupported(op, nearest(op.name, same or self._handlers))
+                raise self.unsupported(op, _OF_GPUS.get(op.dialect, _UNKNOWN))
             handler(self, op)
+            self.note_hints(op)
+
+    def note_hints(self, op: Op) -> None:
+        """Keep what a kernel says of the result of an operation."""
+        attrs = op.attrs
+        if attrs and (
+            "tt.divisibility" in attrs or "tt.contiguity" in attrs or "tt.constancy" in attrs
+        ):
+            note_hints(self, op)
 
     def run_block(self, block: Block, arguments: Sequence[Held]) -> Op:
         """Run a block up to its terminator, which is returned."""
@@ -506,6 +533,7 @@ class Attempt:
         self._before = run.commands, run.num_slots, run.num_loops, dict(run.open_loops)
         self._overflows = dict(run.overflowed), dict(run.overflows)
         self._trips = dict(run.trips)
+        self._told = list(run.hints), dict(run.alignments)
         self._shared = None if run.shared is None else run.shared.copy()
         run.commands = self.commands
         return self
@@ -515,4 +543,5 @@ class Attempt:
         run.commands, run.num_slots, run.num_loops, run.open_loops = self._before
         run.overflowed, run.overflows = self._overflows
         run.trips = self._trips
+        run.hints, run.alignments = self._told
         run.shared = self._shared

@@ -173,15 +173,38 @@ BINARY = {*_ELEMENTWISE, *_LINEAR, "tt.mulhiui"}
 """The two-operand integer operations that :func:`binary` knows."""
 
 
+_DIVISIONS = {
+    *("arith.divsi", "arith.remsi", "arith.floordivsi", "arith.ceildivsi"),
+    *("arith.divui", "arith.remui", "arith.ceildivui"),
+}
+
+
+_SHIFTS = {"arith.shli", "arith.shrsi", "arith.shrui"}
+
+
+def _is_within(value: Separable, bits: int) -> bool:
+    low, high = value.bounds()
+    return low >= 0 and high < bits
+
+
+def _may_be(value: Separable, number: int) -> bool:
+    """Return whether some program or element has a number."""
+    low, high = value.bounds()
+    return low <= number <= high and bool((value.dense(value.dims) == number).any())
+
+
 def binary(name: str, a: Separable, b: Separable, bits: int) -> Separable:
     """Return ``name(a, b)``.
 
     Raises:
-        NotSeparableError: The result is not separable, or the name not one of :data:`BINARY`.
+        NotSeparableError: The result is not separable or not defined, or the name not one of
+            :data:`BINARY`.
     """
     linear = _LINEAR.get(name)
     if linear is not None:
         return linear(a, b, bits)
+    if (name in _DIVISIONS and _may_be(b, 0)) or (name in _SHIFTS and not _is_within(b, bits)):
+        raise NotSeparableError
     if name in _UNSIGNED:
         a, b = to_unsigned(a, bits), to_unsigned(b, bits)
     shortcut = _shortcut(name, a, b, bits)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernbench.commands import Atomic, MemoryOrder, Operand, Splat, Tile
+from kernbench.commands import Atomic, MemoryOrder, MemoryScope, Operand, Splat, Tile
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.ops.tt import pointed_to, read_mask
 from kernbench.kernel_ir.text.ir import Op
@@ -20,6 +20,7 @@ DIALECT = Dialect()
 
 _KINDS = frozenset({"add", "fadd", "max", "min", "umax", "umin", "and", "or", "xor", "exch"})
 _ORDERS: tuple[MemoryOrder, ...] = ("relaxed", "acquire", "release", "acq_rel")
+_SCOPES: tuple[MemoryScope, ...] = ("gpu", "cta", "sys")
 _KIND_BY_NUMBER = ("and", "or", "xor", "add", "fadd", "max", "min", "umax", "umin", "exch")
 
 
@@ -70,7 +71,9 @@ def emit_load(run: Evaluator, op: Op, mask_index: int) -> Tile:
     mask = read_mask(run, op, mask_index, allowed)
     dst = run.new_tile(access.shape, access.dtype)
     zero = Splat(0, access.shape, access.dtype)
-    run.commands.append(Atomic(dst, "load", access, zero, None, mask, op.line, order=_order(op)))
+    run.commands.append(
+        Atomic(dst, "load", access, zero, None, mask, op.line, order=_order(op), scope=_scope(op))
+    )
     if op.results[0].type.dtype == access.dtype:
         run.set(op.results[0], dst)
     return dst
@@ -93,6 +96,14 @@ def _order(op: Op) -> MemoryOrder:
     return _ORDERS[number - 1] if isinstance(number, int) and 1 <= number <= 4 else "acq_rel"
 
 
+def _scope(op: Op) -> MemoryScope:
+    for scope in _SCOPES:
+        if scope in op.attrs.get("words", ()):
+            return scope
+    number = op.attrs.get("scope", 1)
+    return _SCOPES[number - 1] if isinstance(number, int) and 1 <= number <= 3 else "gpu"
+
+
 def _emit(
     run: Evaluator, op: Op, kind: str, value: Operand, compare: Operand | None, mask_index: int
 ) -> None:
@@ -102,4 +113,6 @@ def _emit(
     if op.results and op.results[0] in run.module.used_values:
         dst = run.new_tile(access.shape, access.dtype)
         run.set(op.results[0], dst)
-    run.commands.append(Atomic(dst, kind, access, value, compare, mask, op.line, order=_order(op)))
+    run.commands.append(
+        Atomic(dst, kind, access, value, compare, mask, op.line, order=_order(op), scope=_scope(op))
+    )

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernbench.commands import Separable, Splat, constant
+from kernbench.commands import Hint, Separable, Splat, constant
+from kernbench.kernel_ir.evaluation.hints import keep_hints
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text.ir import Op
 from kernbench.kernel_ir.text.rules import MANY
@@ -19,12 +20,23 @@ DIALECT = Dialect()
 
 
 @DIALECT.op(
-    *("llvm.intr.assume", "cf.assert", "gpu.barrier", "ttg.barrier", "ttg.local_barrier"),
+    *("cf.assert", "gpu.barrier", "ttg.barrier", "ttg.local_barrier"),
+    *("tt.grid_dependency_wait", "tt.grid_dependency_launch_dependents"),
     operands=(0, MANY),
     results=0,
 )
 def _nothing(run: Evaluator, op: Op) -> None:
-    """Skip what neither moves nor computes data: programs run their commands in order anyway."""
+    """Skip what neither moves nor computes data: programs run their commands in order anyway.
+
+    A launch begins when the one before it on its stream has ended, so whoever waits for that one
+    need not.
+    """
+
+
+@DIALECT.op("llvm.intr.assume", operands=(1, MANY), results=0)
+def _assume(run: Evaluator, op: Op) -> None:
+    """Compute nothing; who checks may hold it against the value."""
+    keep_hints(run, [Hint("assume", (), op.line, None)], run.get(op.operands[0]))
 
 
 @DIALECT.op("ub.poison", operands=0)

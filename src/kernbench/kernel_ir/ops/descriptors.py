@@ -10,15 +10,21 @@ import numpy as np
 
 from kernbench.commands import (
     Access,
+    Assert,
     DmaRead,
     DmaWrite,
+    MathClass,
+    Operand,
     Predicate,
     Separable,
+    SourceLine,
     Splat,
     compare,
     make_range,
     uniform,
 )
+from kernbench.dtypes import DType, bool_
+from kernbench.errors import BadPointerError, UsageError
 from kernbench.kernel_ir.evaluation import integers
 from kernbench.kernel_ir.evaluation.values import Descriptor, Pointer
 from kernbench.kernel_ir.ops.registry import Dialect
@@ -30,7 +36,26 @@ if TYPE_CHECKING:
 
 DIALECT = Dialect()
 
+DESCRIPTOR = "kernbench.descriptor"
+"""What a kernel says of a descriptor that it makes: its base and its strides."""
+DESCRIPTOR_MARK = " kernbench.descriptor: "
+"""How that is written in TTIR: a print of this text."""
+_ALIGNED_BYTES = 16
 _PADS_WITH_NAN = (2, "PAD_NAN", "nan")
+
+
+def check_alignment(kernel: str, line: SourceLine, base: str, address: int, multiple: int) -> None:
+    """Refuse a descriptor whose base is no multiple of some bytes.
+
+    Raises:
+        BadPointerError: It is none; names the kernel and the line.
+    """
+    if address % multiple:
+        raise BadPointerError(
+            f"tl.make_tensor_descriptor in kernel {kernel} at {line}: {base} is at address "
+            f"{address:#x}, which is no multiple of {multiple} bytes; copy the view to a tensor "
+            "of its own, or load by pointers"
+        )
 
 
 def _check_described(op: Op) -> str | None:
@@ -76,6 +101,47 @@ def _make_descriptor(run: Evaluator, op: Op) -> None:
         op.results[0],
         Descriptor(base, parts[:rank], parts[rank:], block.shape, block.dtype, nan),
     )
+
+
+@DIALECT.op(DESCRIPTOR, operands=(2, MANY), results=0)
+def _hold_to_rules_of_tma(run: Evaluator, op: Op) -> None:
+    """Refuse a descriptor whose base or strides are no multiples of 16 bytes.
+
+    Source: Triton, ``tl.make_tensor_descriptor``; CUDA driver API, ``cuTensorMapEncodeTiled``.
+    """
+    base, dtype = run.get(op.operands[0]), op.operands[0].type.dtype
+    if dtype is None or not isinstance(base, Pointer):
+        raise run.unsupported(op, f"a descriptor at a base of type {op.operands[0].type}")
+    for index in range(1, len(op.operands) - 1):
+        held = run.get(op.operands[index])
+        if isinstance(held, Separable):
+            strides = held.dense(held.dims)
+            bad = strides[strides * dtype.itemsize % _ALIGNED_BYTES != 0]
+            if bad.size:
+                raise UsageError(
+                    f"tl.make_tensor_descriptor in kernel {run.module.kernel.name} at {op.line}: "
+                    f"stride {index - 1} is {bad.flat[0]} elements of {dtype.mlir}, "
+                    f"{bad.flat[0] * dtype.itemsize} bytes, but must be a multiple of "
+                    f"{_ALIGNED_BYTES} bytes; pad the rows of the tensor, or load by pointers"
+                )
+        else:
+            _assert_aligned(run, op, run.operand(op, index), dtype)
+    if base.gather is None:
+        run.check_aligned(op, base, _ALIGNED_BYTES)
+
+
+def _assert_aligned(run: Evaluator, op: Op, stride: Operand, dtype: DType) -> None:
+    """Check a stride that is data where it is known."""
+    per_stride = Splat(_ALIGNED_BYTES // dtype.itemsize, (), run.dtype_of(stride))
+    rest = run.emit_math(
+        op, "arith.remsi", [stride, per_stride], MathClass.FREE, run.dtype_of(stride)
+    )
+    zero = Splat(0, (), run.dtype_of(stride))
+    fits = run.emit_math(
+        op, "arith.cmpi", [rest, zero], MathClass.FREE, bool_, attrs={"predicate": "eq"}
+    )
+    message = f"a stride of a tensor descriptor is no multiple of {_ALIGNED_BYTES} bytes"
+    run.commands.append(Assert(fits, message, op.line))
 
 
 @DIALECT.op("tt.make_tensor_ptr", operands=(1, MANY), check=_check_described)

@@ -264,7 +264,9 @@ def _clamp(run: Evaluator, op: Op) -> None:
     run.math(op, inputs, {"propagate_nan": propagate == "all"})
 
 
-@DIALECT.op("tt.precise_divf", operands=2, check=_FLOATS, cost=MathClass.DIVIDE)
+@DIALECT.op(
+    *("tt.precise_divf", "tt.approx_divf"), operands=2, check=_FLOATS, cost=MathClass.DIVIDE
+)
 def _precise_divide(run: Evaluator, op: Op) -> None:
     run.math(op, [run.operand(op, 0), run.operand(op, 1)])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,30 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 
-def div_c(a: Array, b: Array) -> Array:
+def by_zero(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    """Return a division, or a remainder, with what NVIDIA's GPUs give where the divisor is zero.
+
+    All bits are one; of 64-bit numbers only the low half of them where the dividend fits into 32
+    bits, for which they divide these alone. Source: what PyTorch's ``test_binary_ufuncs.py``
+    measures (``test_fmod_remainder_by_zero_integral``).
+    """
+
+    def divided(a: Array, b: Array) -> Array:
+        result = function(a, b)
+        if b.all():
+            return result
+        ones: Any = np.array(-1).astype(result.dtype)
+        if result.dtype.itemsize == 8:
+            ones = np.where((a >= 0) & (a <= _LOW_BITS), _LOW_BITS, -1).astype(result.dtype)
+        return np.where(b == 0, ones, result)
+
+    return divided
+
+
+_LOW_BITS = 0xFFFFFFFF
+
+
+def _div_c(a: Array, b: Array) -> Array:
     """Divide integers, rounding towards zero as C does."""
     quotient = np.floor_divide(a, b)
     inexact = (np.fmod(a, b) != 0) & ((a < 0) != (b < 0))
@@ -18,11 +42,17 @@ def div_c(a: Array, b: Array) -> Array:
     return quotient
 
 
-def ceil_div(a: Array, b: Array) -> Array:
+def _ceil_div(a: Array, b: Array) -> Array:
     """Divide integers, rounding up."""
     quotient = np.floor_divide(a, b)
     quotient += np.remainder(a, b) != 0
     return quotient
+
+
+div_c = by_zero(_div_c)
+floor_div = by_zero(np.floor_divide)
+ceil_div = by_zero(_ceil_div)
+rem_c = by_zero(np.fmod)
 
 
 def add_int(a: Array, b: Array) -> Array:

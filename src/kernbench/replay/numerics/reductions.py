@@ -14,27 +14,22 @@ import numpy.typing as npt
 
 from kernbench.commands import CombineRegion, Math, MathClass, Reduce, Splat, Tile
 from kernbench.errors import UnsupportedOpError
-from kernbench.replay.numerics.conversions import as_unsigned
 from kernbench.replay.numerics.elementwise import NUMERICS, build_function
+from kernbench.replay.numerics.extremes import ARG_EXTREMES, arg_extreme
 from kernbench.replay.numerics.halves import narrow, widen
 from kernbench.replay.numerics.ops.registry import Numeric, Seen
-from kernbench.replay.numerics.ops.shapes import full, same_lead
+from kernbench.replay.numerics.ops.shapes import full
 from kernbench.replay.numerics.scans import named_scan, region_scan
 
 Array = npt.NDArray[Any]
 Reduction = Callable[[list[Array]], list[Array]]
 """A function from the inputs' arrays ``[programs, *tile]`` to one array per destination."""
 
-_ARG: dict[str, Callable[..., Array]] = {
-    "argmax": np.argmax,
-    "argmin": np.argmin,
-    "argmaxu": np.argmax,
-    "argminu": np.argmin,
-}
 
-
-def build_reduction(command: Reduce) -> Reduction:
+def build_reduction(command: Reduce, num_warps: int = 4) -> Reduction:
     """Return the function that reduces, or scans, the inputs along the command's axis.
+
+    ``num_warps`` of a program decide which elements meet first, where that makes a difference.
 
     Raises:
         UnsupportedOpError: The combine has neither a known name nor a region.
@@ -44,8 +39,8 @@ def build_reduction(command: Reduce) -> Reduction:
     combine = command.combine
     if command.scan:
         return _scan(command)
-    if combine in _ARG:
-        return _arg_reduction(combine, axis, shape)
+    if combine in ARG_EXTREMES:
+        return arg_extreme(combine, axis, shape, num_warps)
     if combine in NUMERICS:
         named = _named(combine, NUMERICS[combine], axis, shape, command.dsts[0].dtype.numpy)
         if named is not None:
@@ -93,37 +88,6 @@ def _unsigned(function: Callable[..., Array], axis: int, shape: tuple[int, ...])
         (array,) = inputs
         bits = full(array, shape).view(f"u{array.dtype.itemsize}")
         return [function(bits, axis=axis).view(array.dtype)]
-
-    return reduced
-
-
-def _arg_reduction(combine: str, axis: int, shape: tuple[int, ...]) -> Reduction:
-    find = _ARG[combine]
-    worst = -np.inf if combine == "argmax" else np.inf
-
-    def comparable(values: Array) -> Array:
-        if values.dtype.kind in "fV":
-            values = widen(values)
-            unordered = np.isnan(values)
-            # Triton's comparisons are ordered: NaN loses against every number.
-            return np.where(unordered, worst, values) if unordered.any() else values
-        return as_unsigned(values) if combine.endswith("u") else values
-
-    def reduced(inputs: list[Array]) -> list[Array]:
-        values, index = (full(array, shape) for array in inputs)
-        ordered = comparable(values)
-        where = np.expand_dims(find(ordered, axis=axis), axis)
-        if index.dtype.kind in "iu" and not (np.diff(index, axis=axis) > 0).all():
-            values, index, ordered, where = same_lead((values, index, ordered, where))
-            # The first of equal values need not have the lowest index: lanes may hold what a loop
-            # has met last.
-            equal = ordered == np.take_along_axis(ordered, where, axis)
-            lowest = np.where(equal, index, np.iinfo(index.dtype).max)
-            where = np.expand_dims(np.argmin(lowest, axis=axis), axis)
-        best = np.take_along_axis(values, where, axis).squeeze(axis)
-        if len(index) != len(where):
-            index, where = same_lead((index, where))
-        return [best, np.take_along_axis(index, where, axis).squeeze(axis)]
 
     return reduced
 

@@ -47,6 +47,7 @@ from kernbench.replay.steps.atomics import AtomicStep
 from kernbench.replay.steps.diagnostics import AssertStep, PrintStep
 from kernbench.replay.steps.frame import Frame, PointerArg
 from kernbench.replay.steps.lifetimes import Hazards, freed_after, reads, results
+from kernbench.replay.steps.ranges import RANGED, RangeStep
 from kernbench.replay.steps.sites import AccessSite, Chunks, atomic_name
 from kernbench.replay.steps.step import Freeing, Materialise, Step, calling, looping
 
@@ -101,7 +102,7 @@ class GroupPlan:
             if kept is None and not self._shared
             else Chunks(whole, group.program_ids, trace.grid)
         )
-        self._kernel = trace.name
+        self._kernel, self._num_warps = trace.name, trace.num_warps
         self._hazards = Hazards(group.body)
         self._values: list[Any] = [None] * trace.num_slots
         self._params: list[tuple[int, Param]] = []
@@ -277,6 +278,8 @@ class GroupPlan:
                 slot, before_step = self._spread(slot, rank)
                 steps.append(before_step)
             slots.append(slot)
+        if command.op in RANGED:
+            steps.append(RangeStep(command, tuple(slots), self.chunks, self._kernel))
         return steps, tuple(slots)
 
     def _spread(self, slot: int, rank: int) -> tuple[int, Step]:
@@ -311,7 +314,7 @@ class GroupPlan:
             before, slot = self._fetch(operand)
             steps += before
             slots.append(slot)
-        reduction = build_reduction(command)
+        reduction = build_reduction(command, self._num_warps)
         targets = [tile.slot for tile in command.dsts]
 
         def step(frame: Frame) -> None:

@@ -49,6 +49,8 @@ class RankState:
     """The attributes that ``torch.launch`` gave to the launch in progress."""
     probe: Probe | None = None
     """Set while the rank measures launches (``benchmark_ms``)."""
+    tuned: frozenset[str] | None = None
+    """What a tuner resets, from its benchmarks to the launch of what it has chosen."""
     blocking_wait: bool = True
     """Whether waiting for a collective blocks the host, or only the current stream."""
     extensions: dict[Any, Any] = field(default_factory=dict)

@@ -182,15 +182,21 @@ class KernelEngine:
         block = self._block(binary, sip_id)
         return resident_programs(tcm.total_bytes, tcm.staged_bytes, sip, block)
 
+    def most_resident(self, binary: KernelBinary, sip_id: int) -> int:
+        """Return how many programs of a kernel a SIP holds at a time."""
+        return self.num_resident(binary, sip_id) * self._machine.sip_at(sip_id).num_pes
+
     def run_live(
         self,
         plan: LivePlan,
         params: Sequence[Any],
         resolve: Resolve,
+        sip_id: int,
         watch: LiveWatch | None = None,
     ) -> Executed:
-        """Execute a kernel that decides by data; return what it did."""
-        executed = self._interleaved(plan, params, resolve, watch).execute()
+        """Execute a kernel that decides by data on a SIP; return what it did."""
+        most = self.most_resident(plan.kernel.binary, sip_id)
+        executed = self._interleaved(plan, params, resolve, watch, most_resident=most).execute()
         if executed.trace.name not in self.rounded:
             self._note_rounded(executed.trace)
         return executed
@@ -213,6 +219,7 @@ class KernelEngine:
         watch: LiveWatch | None,
         *,
         is_paced: bool = False,
+        most_resident: int | None = None,
     ) -> InterleavedLaunch:
         binary = plan.kernel.binary
         return InterleavedLaunch(
@@ -227,6 +234,7 @@ class KernelEngine:
             watch=watch,
             outside=self.outside,
             is_paced=is_paced,
+            most_resident=most_resident,
         )
 
     def run(self, trace: KernelTrace, params: Sequence[Any]) -> None:

@@ -79,6 +79,8 @@ class KernelPlan:
             for index in kernel.pointer_params
         )
         """Index, lowest byte, byte after the highest, and whether it is written, per pointer."""
+        self.alignments = trace.alignments
+        """What descriptors demand of the addresses of arguments."""
         self.gathered = gathered_params(trace)
         """The pointers whose tensors' sizes decide the time."""
         self.has_atomics = any(isinstance(command, Atomic) for command in trace.commands())

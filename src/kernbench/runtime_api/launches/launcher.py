@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernbench.clock import StreamCommand
+from kernbench.kernel_ir import check_alignment
 from kernbench.kernel_time import Tables, cached_shares, meet_operands
 from kernbench.replay import PointerArg
 from kernbench.runtime_api.base.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
@@ -24,10 +25,12 @@ from kernbench.runtime_api.launches.live_launch import (
     LiveLaunch,
     LivePlan,
     Reach,
+    Scratch,
     run_watched,
 )
 from kernbench.runtime_api.launches.paced_plan import build_paced, paced_plan
 from kernbench.runtime_api.launches.probing import probe_launch
+from kernbench.runtime_api.launches.tuned import run_twice
 from kernbench.runtime_api.memory.host_tensor import HostMemory
 from kernbench.runtime_api.memory.known_memory import KnownMemory
 from kernbench.runtime_api.tensors.tensor import Tensor
@@ -80,6 +83,7 @@ class KernelLaunch(StreamCommand):
         self._params = params
         self._rank = state.rank
         self._sip_id = state.sip_id
+        self._tuned = state.tuned
         self._sip = sip = launcher.run.devices.sip(state.sip_id)
         self.engine = sip.pes
         self.queue = sip.queue if state.stream is None else launcher.run.queue_for(state.sip_id)
@@ -109,7 +113,7 @@ class KernelLaunch(StreamCommand):
         )
         if run.has_data:
             record = self._launcher.record(
-                self._plan, self._params, Launched(self.label, self._rank, self.clock)
+                self._plan, self._params, Launched(self.label, self._rank, self.clock), self._tuned
             )
             run.replay_queue.push(self, record, speaks=self._plan.speaks)
             # A buffer keeps its last writer; that must not keep other buffers alive.
@@ -272,13 +276,28 @@ class KernelLauncher:
         return True
 
     def record(
-        self, plan: KernelPlan, params: Sequence[Any], launched: Launched
+        self,
+        plan: KernelPlan,
+        params: Sequence[Any],
+        launched: Launched,
+        tuned: frozenset[str] | None = None,
     ) -> Callable[[], None]:
-        """Return what executes a launch on data."""
+        """Return what executes a launch on data.
+
+        ``tuned``: a tuner has benchmarked it, and resets these arguments.
+        """
         sanitizer = self.run.sanitizer
         if sanitizer is None:
             return partial(self.execute, plan.trace, params)
-        return partial(self.engine.run_checked, plan.trace, params, sanitizer, launched)
+        once = partial(self.engine.run_checked, plan.trace, params, sanitizer, launched)
+        if tuned is None:
+            return once
+        given = list(params)
+
+        def again(scratch: Scratch) -> None:
+            self.execute(plan.trace, scratch.params(given))
+
+        return partial(run_twice, once, again, Scratch(None), plan, given, tuned)
 
     def probe_ps(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> int:
         """Return the modeled time of a launch with cold caches; see :func:`probe_launch`."""
@@ -363,6 +382,10 @@ class KernelLauncher:
         """Return the shared memory per program that host code is told of, in bytes."""
         return self.run.devices.sip(self.run.rank_state.sip_id).shared_memory_bytes
 
+    def most_resident(self, binary: KernelBinary) -> int:
+        """Return how many programs of a kernel the current rank's SIP holds at a time."""
+        return self.engine.most_resident(binary, self.run.rank_state.sip_id)
+
     def num_pes(self) -> int:
         """Return how many PEs the current rank's SIP has."""
         return self.run.machine.sip_at(self.run.rank_state.sip_id).num_pes
@@ -389,6 +412,11 @@ class KernelLauncher:
 
         return time_ns
 
+    def tunes(self, kept: frozenset[str] | None) -> None:
+        """Note that a tuner benchmarks the kernel whose launch follows; see ``Launcher``."""
+        checks = self.run.sanitizer is not None and self.run.has_data
+        self.run.rank_state.tuned = kept if checks else None
+
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         """Return the modeled device time of what ``fn`` launches; no clock moves, no data."""
         state = self.run.rank_state
@@ -401,6 +429,21 @@ class KernelLauncher:
         finally:
             state.probe = outer
         return probe.time_ps / 1e9
+
+    def check_alignments(self, plan: KernelPlan | LivePlan, addresses: Sequence[int]) -> None:
+        """Hold the addresses of arguments to what the kernel's descriptors demand.
+
+        Raises:
+            BadPointerError: One is no multiple of what it must be.
+        """
+        for each in plan.alignments:
+            check_alignment(
+                plan.kernel.name,
+                each.line,
+                f"its base in argument {plan.kernel.param_names[each.param]}",
+                addresses[each.param] + each.residue,
+                each.multiple,
+            )
 
     def bind(
         self,
@@ -440,4 +483,6 @@ class KernelLauncher:
                 written.append(buffer)
             if tensor.dp is not None:
                 policies += ((index, tensor.dp),)
+        if plan.alignments:
+            self.check_alignments(plan, addresses)
         return written, policies

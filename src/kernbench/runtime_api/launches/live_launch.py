@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernbench.clock import StreamCommand
@@ -26,9 +27,11 @@ from kernbench.replay import PointerArg
 from kernbench.runtime_api.launches.addresses import buffer_at
 from kernbench.runtime_api.launches.kept_plans import LIVE_PLAN_BYTES
 from kernbench.runtime_api.launches.tables import tables_of
+from kernbench.runtime_api.launches.tuned import run_twice
 from kernbench.sanitizer import Launched
 
 if TYPE_CHECKING:
+    from kernbench.commands import Alignment
     from kernbench.interleaved import Executed
     from kernbench.op_log import Template
     from kernbench.runtime_api.base.rank_state import RankState
@@ -67,6 +70,8 @@ class LivePlan:
             for index in kernel.pointer_params
         )
         """As ``KernelPlan.pointers``; which bytes are touched is not known."""
+        self.alignments: tuple[Alignment, ...] = ()
+        """As ``KernelPlan.alignments``; strands know the addresses, and check them."""
 
     @property
     def arguments(self) -> Arguments:
@@ -89,7 +94,7 @@ class Reach:
 
     def __init__(self, run: Run, plan: LivePlan, state: RankState, params: list[Any]) -> None:
         self._run = run
-        self._sip_id = state.sip_id
+        self.sip_id = state.sip_id
         self.written: list[Buffer] = []
         if plan.writes_anywhere:
             # What the program frees before the launch starts is still there for it.
@@ -105,7 +110,7 @@ class Reach:
             buffer = self._buffers[self._starts[position]]
             if address < buffer.end:
                 return buffer
-        buffer = buffer_at(self._run, address, self._sip_id)
+        buffer = buffer_at(self._run, address, self.sip_id)
         insort(self._starts, buffer.address)
         self._buffers[buffer.address] = buffer
         return buffer
@@ -114,11 +119,12 @@ class Reach:
 class Scratch:
     """Copies of buffers, for a launch without side effects: a benchmark's."""
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: Reach | None) -> None:
         self._reach = reach
         self._copies: dict[int, Buffer] = {}
 
     def __call__(self, address: int) -> Buffer:
+        assert self._reach is not None
         return self.copy(self._reach(address))
 
     def copy(self, buffer: Buffer) -> Buffer:
@@ -149,21 +155,33 @@ def run_watched(
     params: list[Any],
     reach: Reach,
     launched: Launched,
+    tuned: frozenset[str] | None = None,
 ) -> Executed:
     """Run a launch on data, checked by the run's sanitizer if it has one.
+
+    ``tuned``: a tuner has benchmarked it, and resets these arguments.
 
     Raises:
         NoDataError: The run has none, and what the program has put into memory is not enough.
     """
     if not run.has_data:
         try:
-            return engine.run_live(plan, params, reach)
+            return engine.run_live(plan, params, reach, reach.sip_id)
         except NeedsDataError as reason:
             raise plan.no_data_error(reason.with_traceback(None)) from None
     watch = None
     if run.sanitizer is not None:
         watch = run.sanitizer.watch(plan.kernel.binary.module, plan.grid, params, launched)
-    executed = engine.run_live(plan, params, reach, watch)
+    execute = partial(engine.run_live, plan, params, reach, reach.sip_id, watch)
+    if tuned is None:
+        executed = execute()
+    else:
+        given = list(params)
+
+        def again(scratch: Scratch) -> None:
+            engine.run_live(plan, scratch.params(given), scratch, reach.sip_id)
+
+        executed = run_twice(execute, again, Scratch(reach), plan, given, tuned)
     if watch is not None:
         watch.end(executed.pointers)
     return executed
@@ -179,7 +197,7 @@ def run_on_copies(
     """
     scratch = Scratch(reach)
     try:
-        return engine.run_live(plan, scratch.params(params), scratch)
+        return engine.run_live(plan, scratch.params(params), scratch, reach.sip_id)
     except NeedsDataError as reason:
         raise plan.no_data_error(reason.with_traceback(None)) from None
 
@@ -209,6 +227,7 @@ class LiveLaunch(StreamCommand):
         self._reach: Reach | None = reach
         self._executed = executed
         self._rank = state.rank
+        self._tuned = state.tuned
         self._sip_id = state.sip_id
         self._template: Template | None = None
         self.met: tuple[tuple[KernelOperand, ...], list[int]] = ((), [])
@@ -241,7 +260,7 @@ class LiveLaunch(StreamCommand):
         reach, self._reach, self._params = self._reach, None, []
         run.replay_queue.drain()
         launched = Launched(self.label, self._rank, self.clock)
-        return run_watched(run, self._engine, self._plan, params, reach, launched)
+        return run_watched(run, self._engine, self._plan, params, reach, launched, self._tuned)
 
     def finish(self) -> None:
         self.ended_by = self._run.recorder.command(

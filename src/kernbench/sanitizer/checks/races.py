@@ -1,6 +1,7 @@
 """Races among programs of a launch: two access a byte, one writes it, and nothing orders them.
 
-Atomics race with plain accesses only, and order programs that read what they find.
+Atomics race with plain accesses only, unless their scope leaves out the other program; they order
+programs that read what they find (ADR-0232).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from kernbench.sanitizer.accesses import WatchedAccess
 from kernbench.sanitizer.check import Check, WatchedKernel
 from kernbench.sanitizer.facts.lanes import Lanes
 from kernbench.sanitizer.launch_state import LaunchState
+from kernbench.sanitizer.ordering.kinds import Kind, kind_of_access
 from kernbench.sanitizer.ordering.ordered_map import OrderedMap
 from kernbench.sanitizer.ordering.program_map import Touched
 from kernbench.sanitizer.ordering.programs import ProgramOrder
@@ -67,7 +69,12 @@ class Races(Check):
         if self._orders_itself:
             launched = launch.launched
             launch.order = ProgramOrder(
-                launch.segments, launch.grid, launched.clock, launched.who, launch.begun
+                launch.segments,
+                launch.grid,
+                launched.clock,
+                launched.who,
+                launch.begun,
+                launched.rank,
             )
         if isinstance(self.kernel.source, Module):
             return self._maps_by_data(self.kernel.source, launch)
@@ -75,7 +82,7 @@ class Races(Check):
 
     def before(self, group: GroupPlan, access: WatchedAccess) -> list[Step]:
         place = self.kernel.places.number(access.name, access.site.verb)
-        return [partial(_look, access, place)]
+        return [partial(_look, access, kind_of_access(access.command), place)]
 
     def after(self, group: GroupPlan, access: WatchedAccess) -> list[Step]:
         command = access.command
@@ -140,7 +147,7 @@ def _buffers(launch: LaunchState, params: Collection[int]) -> set[int]:
     }
 
 
-def _look(access: WatchedAccess, place: int, frame: Frame) -> None:
+def _look(access: WatchedAccess, kind: Kind, place: int, frame: Frame) -> None:
     """Record an access in the map of its buffer.
 
     Raises:
@@ -151,18 +158,17 @@ def _look(access: WatchedAccess, place: int, frame: Frame) -> None:
     if touched is None:
         return
     lanes, itemsize = access.find(frame), access.site.itemsize
-    # Atomics race with plain writes only, as reads do.
-    look = touched.read if access.stored is None else touched.write
-    actors = state.actors(lanes.programs, plain=access.is_plain)
-    found = look(lanes.where, actors, place, itemsize)
+    look = partial(touched.look, kind, lanes.where, place=place, itemsize=itemsize)
+    found = look(state.actors(lanes.programs, plain=access.is_plain))
     if found is not None and not access.is_plain:
-        actors = state.actors(lanes.programs, plain=True)
-        found = look(lanes.where, actors, place, itemsize)
+        found = look(state.actors(lanes.programs, plain=True))
     if found is None:
         return
     at, other = found
     here = access.here(frame, int(lanes.positions[at]))
     where = access.element(frame, int(lanes.where[at]))
+    if isinstance(access.command, Atomic) and access.command.scope == "cta":
+        other += '; with scope="cta" an atomic is one for the threads of its own program alone'
     raise DataRaceError(f"{here} {access.site.verb} {where}, which {other}")
 
 
@@ -187,6 +193,9 @@ class Signal:
             self._dst = None if command.dst is None else command.dst.slot
             self._acquires = self._dst is not None and command.order in ("acquire", "acq_rel")
             self._releases = command.kind != "load" and command.order in ("release", "acq_rel")
+            if command.scope == "cta":
+                # No other program hears of it.
+                self._acquires = self._releases = False
         else:
             assert isinstance(command, DmaRead)
             self._dst, self._acquires, self._releases = command.dst.slot, True, False

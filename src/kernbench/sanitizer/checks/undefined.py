@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from kernbench.checks import Allowed, remedy
+from kernbench.commands import Atomic
 from kernbench.errors import UndefinedValueError
-from kernbench.replay import Frame
+from kernbench.replay import Frame, atomic_name
 from kernbench.sanitizer.accesses import Mark, WatchedAccess
 from kernbench.sanitizer.check import Check
 from kernbench.sanitizer.facts.shadows import IDS, Shadow
@@ -16,13 +18,17 @@ from kernbench.sanitizer.launch_state import LaunchState
 from kernbench.sanitizer.origins import Origin, UsedLane
 
 
+@dataclass(frozen=True, slots=True)
 class MaskedOff(Origin):
-    """The lane was masked off in its load."""
+    """The lane was masked off in its load, or in the atomic whose old value it is."""
+
+    name: str = "tt.load"
+    remedy: str = "give that load an other="
 
     def report(self, used: UsedLane, state: LaunchState) -> None:
         raise UndefinedValueError(
-            f"{used.here} {used.what}: it comes from the masked-off lanes of tt.load at "
-            f"{self.line}{self.through}; give that load an other={used.instead}, "
+            f"{used.here} {used.what}: it comes from the masked-off lanes of {self.name} at "
+            f"{self.line}{self.through}; {self.remedy}{used.instead}, "
             f"{remedy(Allowed.MASKED_LANES)}"
         )
 
@@ -35,7 +41,14 @@ class Undefined(Check):
     def marks(self, access: WatchedAccess) -> list[Mark]:
         if access.other is not None:
             return []
-        number = self.kernel.origins.number(MaskedOff(access.site.line))
+        origin = MaskedOff(access.site.line)
+        if isinstance(access.command, Atomic):
+            origin = MaskedOff(
+                access.site.line,
+                name=f"tt.{atomic_name(access.command)}",
+                remedy="drop those lanes by tl.where",
+            )
+        number = self.kernel.origins.number(origin)
         return [partial(_masked_off, access, number)]
 
 

@@ -7,13 +7,14 @@ value that is defined everywhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import Gemm, Math, Reduce
-from kernbench.replay import SHAPE_OPS, full
+from kernbench.commands import Gemm, Math, Operand, Reduce
+from kernbench.replay import SHAPE_OPS, full, same_lead
 
 Array = npt.NDArray[Any]
 Shadow = Array | None
@@ -41,8 +42,12 @@ def mark(values: list[Any], target: int, bad: Array, number: int) -> None:
 def build_math(command: Math) -> Propagate:
     """Return the function from the shadows of an operation's inputs to that of its result."""
     op = command.op
-    if op in ("tt.gather", "tt.histogram", "tt.mx_decode"):
-        return _gather if op == "tt.gather" else _whole(command)
+    if op == "tt.gather":
+        return _gathered(command)
+    if op == "tt.histogram":
+        return _counted(command)
+    if op == "tt.mx_decode":
+        return _whole(command)
     if op in SHAPE_OPS:
         return _moved(command)
     if any(operand.shape not in ((), command.dst.shape) for operand in command.inputs):
@@ -126,11 +131,34 @@ def _moved(command: Math) -> Propagate:
     return moved
 
 
-def _gather(shadows: Sequence[Shadow], values: Sequence[Array]) -> Shadow:
-    """Propagate through ``tt.gather``: values and indices are not distinguished by axis."""
-    total = [None if shadow is None else shadow.max() for shadow in shadows]
-    worst = max((int(each) for each in total if each is not None), default=0)
-    return None if not worst else np.full((1,) * values[1].ndim, worst, IDS)
+def _gathered(command: Math) -> Propagate:
+    """Return the rule for ``tt.gather``: an element is what was chosen, if it is known which."""
+    axis = 1 + int(command.attrs["axis"])
+    source, where = (operand.shape for operand in command.inputs)
+
+    def chosen(shadows: Sequence[Shadow], values: Sequence[Array]) -> Shadow:
+        of_source, of_index = shadows
+        if of_source is None:
+            return of_index
+        x, index = same_lead((full(of_source, source), full(values[1], where)))
+        picked = np.take_along_axis(x, index, axis)
+        return clean(picked if of_index is None else np.maximum(picked, of_index))
+
+    return chosen
+
+
+def _counted(command: Math) -> Propagate:
+    """Return the rule for ``tt.histogram``: every bin depends on every lane that is counted."""
+    mixed = _whole(command)
+
+    def counted(shadows: Sequence[Shadow], values: Sequence[Array]) -> Shadow:
+        if len(shadows) > 1 and shadows[0] is not None:
+            left_out = ~values[1] if shadows[1] is None else ~values[1] & (shadows[1] == 0)
+            shadows = (np.where(left_out, 0, shadows[0]).astype(IDS), shadows[1])
+        total = mixed(shadows, values)
+        return None if total is None else clean(total)
+
+    return counted
 
 
 def _whole(command: Math) -> Propagate:
@@ -166,6 +194,54 @@ def reduce_shadow(command: Reduce, shadows: Sequence[Shadow]) -> Shadow:
     if command.scan:
         return union([None if s is None else _scanned(full(s, shape), command) for s in shadows])
     return union([None if s is None else full(s, shape).max(axis=axis) for s in shadows])
+
+
+class Swaps:
+    """Exclusive ors that give each of two neighbours the other's value, as ``tl.flip`` does.
+
+    ``x ^ xor_sum(x)`` along an axis of length 2 is the other element. Nothing but the text of a
+    kernel says so: each of the two operations mixes what it is given.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[int, tuple[Operand, Operand, int]] = {}
+        """By the id of a tile, which is kept too: of which tile, along which axis, it is the sum.
+
+        Slots are given to other tiles in kernels that decide by data.
+        """
+
+    def sees(self, command: Reduce) -> None:
+        """Record a reduction."""
+        (source, *others), axis = command.inputs, command.axis
+        if others or command.scan or command.combine != "arith.xori":
+            return
+        if source.shape[axis] == _NEIGHBOURS:
+            dst = command.dsts[0]
+            self._sums[id(dst)] = dst, source, axis
+
+    def of(self, command: Math) -> Propagate | None:
+        """Return the rule for an operation that swaps neighbours, None if it does not."""
+        known = [self._sums.get(id(each)) for each in command.inputs]
+        if command.op in ("tt.expand_dims", "tt.broadcast", "tt.reshape") and known[0] is not None:
+            # The sum of each pair, spread over the two again.
+            self._sums[id(command.dst)] = (command.dst, *known[0][1:])
+        if command.op != "arith.xori":
+            return None
+        for at, found in enumerate(reversed(known)):
+            if found is not None and found[1] is command.inputs[at]:
+                shape, axis = command.dst.shape, 1 + found[2]
+                return partial(_flipped, at, shape, axis)
+        return None
+
+
+_NEIGHBOURS = 2
+
+
+def _flipped(
+    at: int, shape: tuple[int, ...], axis: int, shadows: Sequence[Shadow], _: Sequence[Array]
+) -> Shadow:
+    shadow = shadows[at]
+    return None if shadow is None else np.flip(full(shadow, shape), axis)
 
 
 def _scanned(shadow: Array, command: Reduce) -> Array:

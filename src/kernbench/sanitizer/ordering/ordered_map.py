@@ -12,6 +12,7 @@ import numpy.typing as npt
 from kernbench.errors import DataRaceError
 from kernbench.memory import Buffer
 from kernbench.sanitizer.facts.launch import Places, element
+from kernbench.sanitizer.ordering.kinds import RACES, RACES_ELSEWHERE, Kind
 from kernbench.sanitizer.ordering.segments import Segments
 from kernbench.sanitizer.ordering.touches import Touch, TouchKind, TouchPart
 
@@ -26,10 +27,17 @@ _LOOKS_BACK = 8
 ADVICE = (
     "nothing orders the two: use an atomic, or signal with one afterwards and wait for it before"
 )
+_WIDER = 'programs of two devices see each other\'s atomics with scope="sys" alone'
+_KINDS = {
+    TouchKind.READ: Kind.READ,
+    TouchKind.WRITE: Kind.WRITE,
+    # They race with writes only: a volatile load is among them.
+    TouchKind.ATOMIC: Kind.OBSERVE,
+}
 
 
 class OrderedMap:
-    """The last writer, the readers since, and what was released, per granule of one buffer.
+    """The last writer, who else came since, and what was released, per granule of one buffer.
 
     A *code* is a segment and the line where it touched the granule; 0 is nobody. Several are a
     chain, by a negative number: what was there before, and the codes that one access has added.
@@ -40,41 +48,46 @@ class OrderedMap:
         self._size_bytes = size_bytes
         self._places = places
         self._granule = 0
-        self._writer: Array = np.zeros(0, np.int64)
-        self._readers: Array = np.zeros(0, np.int64)
+        self._last: dict[Kind, Array] = {}
         self._released: Array = np.zeros(0, np.int64)
         self._chains: list[tuple[int, tuple[int, ...]]] = [(0, ())]
         self._chain_numbers: dict[tuple[int, tuple[int, ...]], int] = {}
 
-    def read(self, where: Array, segments: Array, place: int, itemsize: int) -> Found | None:
-        """Record reads at bytes ``where`` by ``segments``; return a lane that races, or None.
-
-        Atomics count as reads: as far as plain accesses are concerned they race with writes only.
-        """
+    def look(
+        self, kind: Kind, where: Array, segments: Array, place: int, itemsize: int
+    ) -> Found | None:
+        """Record accesses at bytes ``where`` by ``segments``; return a lane that races, or None."""
         codes = (segments << _PLACE_BITS) | place
+        elsewhere = RACES_ELSEWHERE[kind] if self.segments.has_devices else ()
         for at in self._granules(where, itemsize):
-            found = self._conflict(self._writer[at], segments)
-            if found is not None:
-                return found
-            self._push(self._readers, at, codes)
-        return None
-
-    def write(self, where: Array, segments: Array, place: int, itemsize: int) -> Found | None:
-        """Record writes; returns as :meth:`read` does."""
-        codes = (segments << _PLACE_BITS) | place
-        for at in self._granules(where, itemsize):
-            found = self._conflict(self._writer[at], segments)
-            found = found or self._conflict(self._readers[at], segments)
-            if found is not None:
-                return found
-            self._writer[at] = codes
+            for other in RACES[kind]:
+                found = self._conflict(other, at, segments)
+                if found is not None:
+                    return found
+            for other in elsewhere:
+                found = self._conflict(other, at, segments, elsewhere=True)
+                if found is not None:
+                    return found
+            if kind is not Kind.WRITE:
+                self._push(self._of(kind), at, codes)
+                continue
+            self._of(kind)[at] = codes
             # Of several writers in this very access one remains.
-            found = self._conflict(self._writer[at], segments)
+            found = self._conflict(kind, at, segments)
             if found is not None:
                 return found
-            # Whoever is ordered behind this write is ordered behind those reads.
-            self._readers[at] = 0
+            # Whoever is ordered behind this write is ordered behind what came before it.
+            for other, entries in self._last.items():
+                if other is not Kind.WRITE:
+                    entries[at] = 0
         return None
+
+    def _of(self, kind: Kind) -> Array:
+        """Return who accessed each granule in a way."""
+        found = self._last.get(kind)
+        if found is None:
+            found = self._last[kind] = np.zeros(len(self._released), np.int64)
+        return found
 
     def add(self, touch: Touch, buffer: Buffer) -> None:
         """Record the accesses of an operation that does not synchronize while it runs.
@@ -85,10 +98,10 @@ class OrderedMap:
         first = self.segments.begin((1, 1, 1), touch.clock, touch.who)
         for part in touch.parts:
             place = self._places.number(part.name, touch.kind.value)
-            look = self.write if touch.kind is TouchKind.WRITE else self.read
+            kind = _KINDS[touch.kind]
             for low, high in part.spans().tolist():
                 where = np.arange(low, high, part.itemsize)
-                found = look(where, np.repeat(first, len(where)), place, part.itemsize)
+                found = self.look(kind, where, np.repeat(first, len(where)), place, part.itemsize)
                 if found is not None:
                     raise _race(touch, part, buffer, int(where[found[0]]), found[1])
 
@@ -118,9 +131,7 @@ class OrderedMap:
         if not self._granule:
             self._granule = shared
             length = -(-self._size_bytes // shared)
-            self._writer, self._readers, self._released = (
-                np.zeros(length, np.int64) for _ in range(3)
-            )
+            self._released = np.zeros(length, np.int64)
         elif shared % self._granule:
             self._refine(math.gcd(shared, self._granule))
         first = where // self._granule
@@ -130,14 +141,22 @@ class OrderedMap:
         """Split every granule, as an access begins inside of one."""
         factor = self._granule // granule
         length = -(-self._size_bytes // granule)
-        self._writer, self._readers, self._released = (
-            np.repeat(each, factor)[:length]
-            for each in (self._writer, self._readers, self._released)
-        )
+        self._released = np.repeat(self._released, factor)[:length]
+        for kind, entries in self._last.items():
+            self._last[kind] = np.repeat(entries, factor)[:length]
         self._granule = granule
 
-    def _conflict(self, entries: Array, segments: Array) -> Found | None:
-        """Return the first lane whose entry is of a program that is unordered with its own."""
+    def _conflict(
+        self, kind: Kind, at: Array, segments: Array, *, elsewhere: bool = False
+    ) -> Found | None:
+        """Return the first lane where a program unordered with its own has accessed in a way.
+
+        ``elsewhere``: only programs of other devices count.
+        """
+        known = self._last.get(kind)
+        if known is None:
+            return None
+        entries = known[at]
         if not entries.any():
             return None
         mine = self.segments.programs_of(segments)
@@ -150,10 +169,12 @@ class OrderedMap:
             segment = int(segments[lane])
             for code in self._codes(int(entries[lane])):
                 theirs = code >> _PLACE_BITS
+                if elsewhere and not self.segments.are_apart(theirs, segment):
+                    continue
                 if not self.segments.is_before(theirs, segment):
                     who = self.segments.describe(theirs, segment)
                     place = self._places[code & ((1 << _PLACE_BITS) - 1)]
-                    return lane, f"{who} {place}; {ADVICE}"
+                    return lane, f"{who} {place}; {_WIDER if elsewhere else ADVICE}"
         return None
 
     def _programs_of(self, entries: Array) -> Array:

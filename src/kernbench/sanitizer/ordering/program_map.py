@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.sanitizer.facts.launch import Places, coordinates
+from kernbench.sanitizer.ordering.kinds import RACES, Kind
 
 Array = npt.NDArray[Any]
 
@@ -19,62 +20,51 @@ _ADVICE = "programs of a launch run in no order: use an atomic, or give each its
 
 
 class Touched:
-    """The last writer and reader of every granule of one buffer in one launch.
+    """Who last accessed every granule of one buffer in each way in one launch.
 
     Entries are 0 for nobody, ``(program + 1) * num_places + place`` for one program, and for
-    several readers ``-1 - place`` of the last.
+    several that may be side by side ``-1 - place`` of the last.
     """
 
     def __init__(
         self, size_bytes: int, granule: int, places: Places, grid: tuple[int, int, int]
     ) -> None:
         self._shift = granule.bit_length() - 1
-        self._was_read = False
         self._places, self._num_places = places, len(places)
         self._grid = grid
         # Granules divide an element's size, which is a power of two.
-        length = -(-size_bytes // granule)
-        self._writer: Array = np.zeros(length, np.int64)
-        self._reader: Array = np.zeros(length, np.int64)
+        self._length = -(-size_bytes // granule)
+        self._last: dict[Kind, Array] = {}
 
-    def read(
-        self, where: Array, programs: Array, place: int, itemsize: int
+    def look(
+        self, kind: Kind, where: Array, programs: Array, place: int, itemsize: int
     ) -> tuple[int, str] | None:
-        """Note reads of ``itemsize`` bytes at ``where`` by ``programs``.
+        """Note accesses to ``itemsize`` bytes at ``where`` by ``programs``.
 
         Returns a lane that races and in words with what, or None.
         """
         codes = (programs + 1) * self._num_places + place
         for at in self._granules(where, itemsize):
-            found = self._conflict(self._writer[at], programs)
-            if found is not None:
-                return found
-            self._was_read = True
-            before = self._reader[at]
-            self._reader[at] = codes
+            for other in RACES[kind]:
+                known = self._last.get(other)
+                found = None if known is None else self._conflict(known[at], programs)
+                if found is not None:
+                    return found
+            mine = self._last.get(kind)
+            if mine is None:
+                mine = self._last[kind] = np.zeros(self._length, np.int64)
+            before = mine[at]
+            mine[at] = codes
+            # Several in this very access: the one that remains is the other.
+            remains = mine[at]
+            if kind is Kind.WRITE:
+                found = None if (remains == codes).all() else self._conflict(remains, programs)
+                if found is not None:
+                    return found
+                continue
             several = (before < 0) | self._others(before, programs)
-            # Of several readers in this very access, one remains.
-            several |= self._reader[at] // self._num_places - 1 != programs
-            self._reader[at[several]] = -1 - place
-        return None
-
-    def write(
-        self, where: Array, programs: Array, place: int, itemsize: int
-    ) -> tuple[int, str] | None:
-        """Note writes; returns as :meth:`read` does."""
-        codes = (programs + 1) * self._num_places + place
-        for at in self._granules(where, itemsize):
-            found = self._conflict(self._writer[at], programs)
-            if found is None and self._was_read:
-                found = self._conflict(self._reader[at], programs)
-            if found is not None:
-                return found
-            self._writer[at] = codes
-            # Several writers in this very access: the one that remains is the other.
-            remains = self._writer[at]
-            found = None if (remains == codes).all() else self._conflict(remains, programs)
-            if found is not None:
-                return found
+            several |= remains // self._num_places - 1 != programs
+            mine[at[several]] = -1 - place
         return None
 
     def _granules(self, where: Array, itemsize: int) -> list[Array]:
@@ -94,7 +84,8 @@ class Touched:
         at = int(np.argmax(bad))
         entry = int(entries[at])
         if entry < 0:
-            other = f"several other programs {self._places[-1 - entry].replace('reads', 'read')}"
+            verb, _, where = self._places[-1 - entry].partition(" ")
+            other = f"several other programs {verb.removesuffix('s')} {where}"
         else:
             program = coordinates(entry // self._num_places - 1, self._grid)
             other = f"program {program} {self._places[entry % self._num_places]}"

@@ -28,9 +28,10 @@ class ProgramOrder:
         clock: Clock | None,
         who: str,
         begun: Clock | None = None,
+        device: int | None = None,
     ) -> None:
         self.segments = segments
-        self.current = segments.begin(grid, clock, who, begun)
+        self.current = segments.begin(grid, clock, who, begun, device)
         """By linear program id."""
         self._found: dict[int, dict[tuple[int, int], tuple[OrderedMap, int]]] = {}
         """By program and place, what it found there last."""

@@ -36,6 +36,8 @@ class Launch:
     begun: Clock | None
     """What it follows, which is less than its clock will know once it has heard others."""
     who: str
+    device: int | None = None
+    """Where it runs, by rank; None if that is all one."""
     taken_up: list[int] = field(default_factory=list)
     """Segments of other launches that programs of this one have acquired."""
     newest_before: list[Launch] | None = None
@@ -109,6 +111,17 @@ class Segments:
         """By program: from which segment on it knows which others."""
         self._pasts: dict[int, Past] = {}
         self._remembered = 0
+        self._devices: set[int] = set()
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether programs of more than one device take part."""
+        return len(self._devices) > 1
+
+    def are_apart(self, a: int, b: int) -> bool:
+        """Return whether the programs of two segments are known to be on different devices."""
+        there, here = (self._launch_of(int(self._program_of[each])).device for each in (a, b))
+        return there is not None and here is not None and there != here
 
     def begin(
         self,
@@ -116,6 +129,7 @@ class Segments:
         clock: Clock | None,
         who: str,
         begun: Clock | None = None,
+        device: int | None = None,
     ) -> Array:
         """Return the first segments of a launch, by the linear ids of its programs.
 
@@ -123,7 +137,9 @@ class Segments:
         """
         count = grid[0] * grid[1] * grid[2]
         programs = np.arange(self._num_programs, self._num_programs + count)
-        launch = Launch(self._num_programs, grid, clock, begun or clock, who)
+        launch = Launch(self._num_programs, grid, clock, begun or clock, who, device)
+        if device is not None:
+            self._devices.add(device)
         self._launches.append(launch)
         if clock is not None:
             bisect.insort(self._by_timeline.setdefault(clock.timeline, []), launch, key=index_of)

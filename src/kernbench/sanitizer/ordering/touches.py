@@ -312,5 +312,6 @@ def is_known(command: Transfer) -> bool:
 def name_of(command: Transfer) -> str:
     """Return the name of an access in errors."""
     if isinstance(command, Atomic):
-        return f"tt.{atomic_name(command)} at {command.line}"
+        scope = ' (scope="cta")' if command.scope == "cta" else ""
+        return f"tt.{atomic_name(command)}{scope} at {command.line}"
     return f"tt.{'load' if isinstance(command, DmaRead) else 'store'} at {command.line}"

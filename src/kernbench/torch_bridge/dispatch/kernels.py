@@ -88,7 +88,7 @@ class TorchLauncher(KernelLauncher):
                 run.sanitizer.check_launch(plan.trace, Launched(entry.name, state.rank))
             launched = self._launched(entry.name, state)
             if run.has_data:
-                self.record(plan, params, launched)()
+                self.record(plan, params, launched, state.tuned)()
             else:
                 follow_launch(
                     plan,
@@ -176,7 +176,7 @@ class TorchLauncher(KernelLauncher):
             return known
         reach = self._reach(plan, params, state)
         launched = self._launched(plan.kernel.name, state)
-        executed = run_watched(run, self.engine, plan, params, reach, launched)
+        executed = run_watched(run, self.engine, plan, params, reach, launched, state.tuned)
         timing = self._timing_of(plan, executed, state.sip_id)
         if not run.has_data:
             self._live.keep(executed, params, timing)
@@ -215,12 +215,15 @@ class TorchLauncher(KernelLauncher):
         """Check the tensors among the arguments, and replace them by their memory."""
         params, memory, order = list(args), HostMemory(state.sip_id), current().order
         known: dict[int, Buffer] = {}
+        starts = [0] * len(args)
         for index, low, high, writes in plan.pointers:
             what, tensor = _name(plan, index), params[index]
             if not isinstance(tensor, Tensor):
                 tensor = _tensor_at(what, tensor)
             residence = _on_device(what, tensor, state.sip_id)
             start = tensor.storage_offset() * tensor.element_size()
+            # Storages begin at multiples of more than anything asks for.
+            starts[index] = start
             size = tensor.untyped_storage().nbytes()
             if isinstance(plan, LivePlan):
                 first, end = 0, size
@@ -250,6 +253,8 @@ class TorchLauncher(KernelLauncher):
             if order is not None:
                 count_writes(order, tensor, found.buffer)
             params[index] = PointerArg(found.buffer, start)
+        if plan.alignments:
+            self.check_alignments(plan, starts)
         return params
 
 

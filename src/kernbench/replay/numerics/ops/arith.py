@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.replay.numerics import comparisons, conversions
-from kernbench.replay.numerics.integers import add_int, ceil_div, div_c
+from kernbench.replay.numerics.integers import add_int, ceil_div, div_c, floor_div, rem_c
 from kernbench.replay.numerics.ops.registry import Numeric, on_floats, on_unsigned, plain
 
 Array = npt.NDArray[Any]
@@ -54,8 +54,8 @@ TABLE: dict[str, Numeric] = {
     "arith.subi": plain(lambda a, b: a ^ b if a.dtype == np.bool_ else a - b),
     "arith.muli": plain(np.multiply, combine=np.multiply),
     "arith.divsi": plain(div_c),
-    "arith.remsi": plain(np.fmod),
-    "arith.floordivsi": plain(np.floor_divide),
+    "arith.remsi": plain(rem_c),
+    "arith.floordivsi": plain(floor_div),
     "arith.ceildivsi": plain(ceil_div),
     "arith.maxsi": plain(np.maximum, combine=np.maximum),
     "arith.minsi": plain(np.minimum, combine=np.minimum),
@@ -64,9 +64,9 @@ TABLE: dict[str, Numeric] = {
     "arith.xori": plain(np.bitwise_xor, combine=np.bitwise_xor),
     "arith.shli": plain(np.left_shift),
     "arith.shrsi": plain(np.right_shift),
-    "arith.divui": on_unsigned(np.floor_divide),
+    "arith.divui": on_unsigned(floor_div),
     "arith.ceildivui": on_unsigned(ceil_div),
-    "arith.remui": on_unsigned(np.remainder),
+    "arith.remui": on_unsigned(rem_c),
     "arith.maxui": on_unsigned(np.maximum, combine=np.maximum),
     "arith.minui": on_unsigned(np.minimum, combine=np.minimum),
     "arith.shrui": on_unsigned(np.right_shift),

@@ -1,4 +1,4 @@
-"""``tt.gather`` and ``tt.histogram`` on arrays."""
+"""``tt.gather`` and ``tt.histogram`` on arrays, whose indices and values lie where they must."""
 
 from __future__ import annotations
 

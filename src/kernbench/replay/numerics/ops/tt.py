@@ -33,6 +33,7 @@ def _extern(command: Math) -> Function:
 
 TABLE: dict[str, Numeric] = {
     "tt.precise_divf": on_floats(np.divide),
+    "tt.approx_divf": on_floats(np.divide),
     "tt.precise_sqrt": on_floats(np.sqrt),
     "tt.mulhiui": on_unsigned(mul_high),
     "tt.clampf": Numeric(build=_clamp),

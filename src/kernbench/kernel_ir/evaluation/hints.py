@@ -1,0 +1,93 @@
+"""What a kernel tells the compiler of its values: ``tl.multiple_of``, ``tl.assume`` and the like.
+
+Nothing here depends on hints, as TTIR is all that is compiled. A GPU's code does: they are kept for
+whoever holds them against the values.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kernbench.commands import DmaRead, Hint, Math, Predicate, Separable, Tile
+from kernbench.kernel_ir.evaluation.values import Held, Pointer
+from kernbench.kernel_ir.text.ir import Op
+
+if TYPE_CHECKING:
+    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
+
+NAMES = {
+    "tt.divisibility": "divisibility",
+    "tt.contiguity": "contiguity",
+    "tt.constancy": "constancy",
+}
+"""The attributes of an operation that speak of its result."""
+_SENT_BACK = frozenset({"arith.remsi", "arith.remui", "arith.select"})
+_BASE_BYTES = 16
+"""What the address of an argument is known to be a multiple of, where Triton says so."""
+
+
+def note_hints(run: Evaluator, op: Op) -> None:
+    """Keep the hints that an operation carries, with its result."""
+    wraps = op.name in _SENT_BACK
+    hints = [
+        Hint(name, _numbers(op.attrs[attr]), op.line, None, 1, wraps)
+        for attr, name in NAMES.items()
+        if attr in op.attrs
+    ]
+    keep_hints(
+        run, hints, run.get(op.results[0]), op.operands[0].type.dtype if op.operands else None
+    )
+
+
+def keep_hints(run: Evaluator, hints: Iterable[Hint], held: Held, pointed: Any = None) -> None:
+    """Keep hints with a value that is known, or with the command that computes it."""
+    if isinstance(held, Separable | Predicate):
+        run.hints += [replace(hint, held=held) for hint in hints]
+    elif isinstance(held, Pointer):
+        if held.gather is None and pointed is not None:
+            base = _base_bytes(run, held)
+            run.hints += [
+                replace(
+                    hint,
+                    held=held.offset,
+                    step=pointed.itemsize,
+                    values=tuple(math.gcd(each, base) for each in hint.values)
+                    if hint.name == "divisibility"
+                    else hint.values,
+                )
+                for hint in hints
+            ]
+    elif isinstance(held, Tile):
+        _keep_with_command(run, tuple(hints), held)
+
+
+def _keep_with_command(run: Evaluator, hints: tuple[Hint, ...], tile: Tile) -> None:
+    for at in range(len(run.commands) - 1, -1, -1):
+        command = run.commands[at]
+        if isinstance(command, Math) and command.dst is tile:
+            known = command.attrs.get("hints", ())
+            attrs = {**command.attrs, "hints": (*known, *hints)}
+            run.commands[at] = replace(command, attrs=attrs)
+            return
+        if isinstance(command, DmaRead) and command.dst is tile:
+            run.commands[at] = replace(command, hints=(*command.hints, *hints))
+            return
+
+
+def _base_bytes(run: Evaluator, pointer: Pointer) -> int:
+    """Return what the address that a pointer is counted from is known to be a multiple of."""
+    for param in run.module.kernel.params:
+        if param.index == pointer.param and param.attrs.get("tt.divisibility") == _BASE_BYTES:
+            return _BASE_BYTES
+    return 1
+
+
+def _numbers(attr: Any) -> tuple[int, ...]:
+    """Return the numbers of ``dense<16>``, ``dense<[1, 64]>`` or ``array<i32: 1, 64>``."""
+    if isinstance(attr, tuple):
+        return tuple(int(each) for each in attr)
+    return tuple(int(each) for each in re.findall(r"-?\d+", str(attr)))

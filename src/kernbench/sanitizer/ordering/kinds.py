@@ -1,0 +1,59 @@
+"""What programs do to memory, as far as races among them are concerned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+
+from kernbench.commands import Atomic, DmaWrite, Transfer
+from kernbench.sanitizer.ordering.touches import is_volatile
+
+
+class Kind(Enum):
+    """A way to access memory; two accesses race by :data:`RACES` and :data:`RACES_ELSEWHERE`."""
+
+    READ = auto()
+    WRITE = auto()
+    UPDATE = auto()
+    """An atomic that every device sees as one (``scope="sys"``)."""
+    UPDATE_HERE = auto()
+    """An atomic that programs of its own device see as one (``scope="gpu"``)."""
+    OBSERVE = auto()
+    """A look at what others change: a volatile load, or an atomic one."""
+
+
+RACES: Mapping[Kind, tuple[Kind, ...]] = {
+    Kind.READ: (Kind.WRITE, Kind.UPDATE, Kind.UPDATE_HERE),
+    Kind.WRITE: (Kind.WRITE, Kind.READ, Kind.UPDATE, Kind.UPDATE_HERE, Kind.OBSERVE),
+    Kind.UPDATE: (Kind.WRITE, Kind.READ),
+    Kind.UPDATE_HERE: (Kind.WRITE, Kind.READ),
+    Kind.OBSERVE: (Kind.WRITE,),
+}
+"""By kind, those with which it races where nothing orders the two."""
+
+RACES_ELSEWHERE: Mapping[Kind, tuple[Kind, ...]] = {
+    Kind.READ: (),
+    Kind.WRITE: (),
+    Kind.UPDATE: (Kind.UPDATE_HERE,),
+    Kind.UPDATE_HERE: (Kind.UPDATE, Kind.UPDATE_HERE, Kind.OBSERVE),
+    Kind.OBSERVE: (Kind.UPDATE_HERE,),
+}
+"""Likewise those of other devices with which it races, if they come to the same memory."""
+
+
+def kind_of_access(command: Transfer) -> Kind:
+    """Return what a command does to memory beside other programs of its launch.
+
+    An atomic of ``scope="cta"`` is one for the threads of its program alone: to others it is a
+    plain access. Source: PTX ISA, memory consistency model, morally strong operations.
+    """
+    if isinstance(command, Atomic):
+        looks = command.kind == "load"
+        if command.scope == "cta":
+            return Kind.READ if looks else Kind.WRITE
+        if looks:
+            return Kind.OBSERVE
+        return Kind.UPDATE if command.scope == "sys" else Kind.UPDATE_HERE
+    if isinstance(command, DmaWrite):
+        return Kind.WRITE
+    return Kind.OBSERVE if is_volatile(command) else Kind.READ

@@ -1,0 +1,38 @@
+"""What a kernel says of the tensor descriptors that it makes, kept in its TTIR.
+
+Triton turns descriptors into pointers before TTIR is done, and with them goes what TMA demands of
+their base and their strides. So while a run is active each leaves a mark behind: an operation of
+its base and strides that has no other meaning (``kernel_ir`` knows it by its text).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from triton.language.semantic import TritonSemantic
+
+from kernbench.kernel_ir import DESCRIPTOR_MARK
+from kernbench.triton_backend.compiler import BACKEND_NAME
+
+_MAKE: Callable[..., Any] = TritonSemantic.make_tensor_descriptor
+
+
+def install() -> None:
+    """Make descriptors leave their mark (idempotent)."""
+    TritonSemantic.make_tensor_descriptor = _make
+
+
+def remove() -> None:
+    """Put Triton's own function back, unless other code has replaced ours meanwhile."""
+    if TritonSemantic.make_tensor_descriptor is _make:
+        TritonSemantic.make_tensor_descriptor = _MAKE
+
+
+def _make(self: Any, base: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make a descriptor, as Triton does."""
+    made = _MAKE(self, base, *args, **kwargs)
+    if getattr(self.builder.options, "backend_name", "") == BACKEND_NAME:
+        given = [base.handle, *(stride.handle for stride in made.strides)]
+        self.builder.create_print(DESCRIPTOR_MARK, False, given, [False] * len(given))
+    return made
