@@ -22,7 +22,12 @@ from kernbench.torch_bridge.device.pinned import is_pinned, pinned
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
 from kernbench.torch_bridge.device.streams import refuse_in_capture
 from kernbench.torch_bridge.dispatch.known_values import follow, with_known_ends
-from kernbench.torch_bridge.dispatch.operands import ends_of_copy, is_for_device, residence_among
+from kernbench.torch_bridge.dispatch.operands import (
+    ends_of_copy,
+    is_for_device,
+    residence_among,
+    with_near_indices,
+)
 from kernbench.torch_bridge.dispatch.pricing import Pricing
 from kernbench.torch_bridge.dispatch.shapes import Known, comes_back, copy_to_host
 from kernbench.torch_bridge.dispatch.unwritten import begin_unwritten
@@ -209,6 +214,9 @@ class Observer(Mode):
             return capture.observe(self._observe, func, operation, args, kwargs)
         if kwargs and (kwargs.get("device") is not None or kwargs.get("pin_memory")):
             return self._make(func, operation, args, kwargs)
+        if operation.moves_indices:
+            with self:
+                args = with_near_indices(args)
         source = residence_among(operation, args)
         if kwargs:
             check_named(operation, kwargs)

@@ -94,6 +94,13 @@ class MemoryUse(BlockObserver, Protocol):
         """Note that the program has ended, or another thread of it."""
 
 
+class PendingWork(Protocol):
+    """A call of a collective that may be pending."""
+
+    def wait_on_host(self) -> None:
+        """Block the rank until it has ended in simulated time."""
+
+
 class Priced(Protocol):
     """An observer whose costs depend on the precision that a process requests."""
 
@@ -186,6 +193,9 @@ class Process:
         """Likewise, but called before its threads are joined."""
         self.ends_at_once = False
         """Whether it has asked to end without all that, as by ``os._exit``."""
+        self.newest_works: dict[Any, PendingWork] = {}
+        """Its latest collective of each stream of NCCL's that nothing has waited for; the key
+        begins with the SIP."""
         self.kept: set[Any] = set()
         """Objects that only C++ refers to, whose Python halves must stay alive."""
 
