@@ -107,7 +107,8 @@ _NAMES_ON_ONE_DEVICE = """
     index_put index_put_ _index_put_impl_ index_select index_add index_add_ index_copy
     index_copy_ index_fill index_fill_ index_reduce index_reduce_ take put put_ masked_select
     masked_scatter masked_scatter_ embedding _embedding_bag _embedding_bag_forward_only
-    masked_fill masked_fill_ searchsorted bucketize bincount native_layer_norm native_group_norm native_batch_norm
+    masked_fill masked_fill_ searchsorted bucketize bincount native_layer_norm native_group_norm
+    native_batch_norm
     _fused_rms_norm mse_loss smooth_l1_loss huber_loss binary_cross_entropy nll_loss_forward
     nll_loss2d_forward _cdist_forward grid_sampler_2d grid_sampler_3d equal linalg_cross
     linalg_lu_solve linalg_solve_triangular _linalg_solve_ex

@@ -163,7 +163,7 @@ class CollectiveWork(Work):
         self._part = part
         self._outputs = outputs
         self._line = line
-        """What it is in line on: the rank's calls there run one after the other; None if on none."""
+        """What its rank's calls run on one after the other; None if they run in any order."""
         self._before: CollectiveWork | None = None
         """The call before it on that line, until one of the two has been waited for."""
         self._is_of_program = True

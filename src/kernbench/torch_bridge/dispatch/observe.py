@@ -226,8 +226,7 @@ class Observer(Mode):
             if self._shapes is not None and comes_back(operation, args):
                 return args[0]
             # Numbers that are made in a tensor of the program's have no other operand.
-            out = kwargs.get("out")
-            source = residence_of(out) if isinstance(out, Tensor) else None
+            source = _residence_of_out(kwargs)
             if source is None:
                 return func(*args, **kwargs)
         if operation.is_copy:
@@ -237,9 +236,7 @@ class Observer(Mode):
             settled = result[:1] if operation.has_host_results else result
             _settle_all(settled, source.device, operation.name)
         if operation.is_read:
-            if self._owe is not None:
-                self._owe(operation, args)
-            self._copy_to_host(source.sip_id, num_bytes(args))
+            self._read(operation, args, source.sip_id)
         else:
             self._launch(func, operation, args, kwargs, result, known, source.sip_id)
         return result
@@ -388,6 +385,11 @@ class Observer(Mode):
         if operation.may_wait and waits(operation, args, kwargs):
             self._copy_to_host(sip_id, _SIZE_BYTES)
 
+    def _read(self, operation: Operation, args: Any, sip_id: int) -> None:
+        if self._owe is not None:
+            self._owe(operation, args)
+        self._copy_to_host(sip_id, num_bytes(args))
+
     def _copy(self, kind: Any, sip_id: int, size_bytes: int) -> Any:
         template = self._process.session.run.transfers.build(kind, sip_id, size_bytes)
         return self._host.copy(template, sip_id)
@@ -488,6 +490,11 @@ def _leave_open(result: Any) -> None:
         made = settle(result, None)
         if made is not None:
             made.is_open = True
+
+
+def _residence_of_out(kwargs: dict[str, Any]) -> Residence | None:
+    out = kwargs.get("out")
+    return residence_of(out) if isinstance(out, Tensor) else None
 
 
 def _first_numel(args: Any) -> int:
