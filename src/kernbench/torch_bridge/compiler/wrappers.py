@@ -13,6 +13,7 @@ from torch.utils._mode_utils import no_dispatch
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.compiler.numbering import Numbering
 from kernbench.torch_bridge.device.accelerator import exchange
+from kernbench.torch_bridge.device.pinned import pinned
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE, with_index
 from kernbench.torch_bridge.placement.residence import residence_of, settle, storage_of
 from kernbench.torch_bridge.processes.call_counts import unseen
@@ -54,10 +55,12 @@ def install_early(patches: Patches) -> None:
 def install(patches: Patches, numbering: Numbering) -> None:
     """Install the rest: how tensors are made, and which devices are meant."""
     from torch._C._dynamo import guards as c_guards
-    from torch._inductor.fx_passes import pad_mm
+    from torch._inductor.fx_passes import joint_graph, pad_mm
 
     patches.set(torch.cuda, "_DeviceGuard", functools.partial(DeviceGuard, numbering))
     patches.set(c_guards, "_empty_strided_cuda", unseen(_empty_strided_cuda))
+    if hasattr(c_guards, "_empty_strided_cpu_pinned"):
+        patches.set(c_guards, "_empty_strided_cpu_pinned", unseen(_empty_strided_pinned))
     patches.set(c_guards, "assert_size_stride", _laying_out(c_guards.assert_size_stride))
     # What PyTorch makes for real on "cuda" while it compiles: constants, examples to be timed.
     library = library_of_all("aten")
@@ -65,6 +68,8 @@ def install(patches: Patches, numbering: Numbering) -> None:
     library.impl("empty.memory_format", _empty, "CUDA")
     library.impl("empty_strided", _empty_strided, "CUDA")
     patches.set(pad_mm, "no_dispatch", contextlib.nullcontext)
+    folder = joint_graph.UniformValueConstantFolder
+    patches.set(folder, "_deduce_value", _unless_pinned(folder._deduce_value))
 
 
 def _laying_out(check: Callable[..., None]) -> Callable[..., None]:
@@ -102,6 +107,20 @@ def _is_capturing() -> bool:
 
 def _empty_strided_cuda(size: Any, stride: Any, dtype: Any) -> Any:
     return torch.empty_strided(size, stride, dtype=dtype, device=with_index(DEVICE_TYPE))
+
+
+def _unless_pinned(deduce: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what computes a constant while compiling, but none in pinned memory: C++ has none."""
+
+    @functools.wraps(deduce)
+    def deduce_value(self: Any, node: Any) -> Any:
+        return self.unknown_value if node.kwargs.get("pin_memory") else deduce(self, node)
+
+    return deduce_value
+
+
+def _empty_strided_pinned(size: Any, stride: Any, dtype: Any) -> Any:
+    return pinned(torch.empty_strided(size, stride, dtype=dtype))
 
 
 def _place() -> torch.device:

@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+import torch.fx.interpreter
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -33,6 +34,11 @@ from kernbench.torch_bridge.placement.residence import (
 
 _HERE = str(Path(__file__).parents[1])
 _OVERLOADS = torch._ops.__file__
+_GRAPH = "<eval_with_key>"
+"""How the file of a traced graph's code is named."""
+_INTERPRETER = torch.fx.interpreter.__file__
+_MOST_FRAMES = 24
+"""Between a graph and the observer, with some modes of the program."""
 _ANYWHERE = Residence(None)
 """That of wrappers, and of sparse tensors of the host: they go with both."""
 _ANYWHERE.is_open = True
@@ -175,6 +181,24 @@ def _passed_by_overloads() -> int:
     directly, by_overload = found
     # One reference is that of the overload's Python code.
     return by_overload - directly - 1
+
+
+def is_of_graph(func: Any) -> bool:
+    """Return whether a traced graph calls an operation: a device that it names is meant.
+
+    C++ names the host for what belongs on a device, as it has that device's tensors there.
+    """
+    inner, frame = None, sys._getframe(1)
+    for _ in range(_MOST_FRAMES):
+        outer = frame.f_back
+        if outer is None:
+            break
+        inner, frame = frame, outer
+        file = frame.f_code.co_filename
+        if file.startswith(_GRAPH) or file == _INTERPRETER:
+            # Between them are modes; one that C++ calls has another operation.
+            return inner.f_code.co_filename == _OVERLOADS and inner.f_locals.get("self") is func
+    return False
 
 
 def _refuse_mix(operation: Operation, first: Any, second: Any) -> None:
