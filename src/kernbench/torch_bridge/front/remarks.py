@@ -54,6 +54,12 @@ def remarks_of(session: Session) -> list[str]:
             f"{', '.join(session.outside)}; ranks are started by --nproc-per-node or "
             "torch.multiprocessing, and workers by multiprocessing"
         )
+    left_out = set[str]().union(*(each.left_out for each in session.memories.settings.values()))
+    if left_out:
+        lines.append(
+            "of what PYTORCH_ALLOC_CONF asks, not modeled, so that memory is assigned as without: "
+            f"{', '.join(sorted(left_out))}"
+        )
     devices, machine = session.num_devices, session.run.machine
     if devices < machine.sips_per_host:
         lines.append(
