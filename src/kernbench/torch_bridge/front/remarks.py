@@ -42,6 +42,11 @@ def remarks_of(session: Session) -> list[str]:
             "parallelism has them, which ranks of PyTorch programs do not have: they ran, and were "
             "timed, as usual collectives"
         )
+    if session.as_nccl:
+        lines.append(
+            "back ends of torch.distributed that torchcomms brings ran, and were timed, as NCCL: "
+            f"{', '.join(sorted(session.as_nccl))}"
+        )
     if session.stand_ins:
         lines.append(
             "stand-ins of kernbench's ran for packages that are not installed, computed by "

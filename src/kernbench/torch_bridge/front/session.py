@@ -61,6 +61,8 @@ class Session:
         """Python programs that ranks have started outside of the simulation."""
         self.stand_ins: set[str] = set()
         """Packages in whose place kernbench's stand-ins were imported."""
+        self.as_nccl: set[str] = set()
+        """Back ends of torchcomms that programs named, in whose place NCCL's groups were made."""
         self.has_even_choices = False
         """Whether a choice of unknown numbers was taken to be even (ADR-0193)."""
         self.even_choices: dict[str, None] = {}
