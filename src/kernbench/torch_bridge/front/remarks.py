@@ -47,6 +47,16 @@ def remarks_of(session: Session) -> list[str]:
             "back ends of torch.distributed that torchcomms brings ran, and were timed, as NCCL: "
             f"{', '.join(sorted(session.as_nccl))}"
         )
+    if session.waits_for_kernels:
+        lines.append(
+            "hosts waited for each kernel that communicates through symmetric memory, as its "
+            "numbers are known only then: what a host would have launched meanwhile begins later"
+        )
+    if session.reads_peers:
+        lines.append(
+            "PyTorch's own operations on other ranks' memory (get_buffer) are timed as on memory "
+            "of their own; the links have the traffic of Triton kernels and collectives alone"
+        )
     if session.stand_ins:
         lines.append(
             "stand-ins of kernbench's ran for packages that are not installed, computed by "

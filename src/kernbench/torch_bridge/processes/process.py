@@ -132,6 +132,8 @@ class Process:
         """Its ``torch.distributed`` world, once it was used."""
         self.context_parallel: Any = None
         """Its settings of context parallel attention, once it has any."""
+        self.symmetric: Any = None
+        """What it has of symmetric memory besides tensors, once it has any."""
         self.random_state = RandomState()
         """The state of its devices' default generator."""
         self.random_positions: dict[tuple[int, int], Any] = {}
