@@ -58,8 +58,8 @@ REFUSED = [
         "torch.distributed.rpc.init_rpc",
     ),
     (
-        lambda: torch.ops.symm_mem.one_shot_all_reduce(x, "sum", "0"),
-        "symm_mem.one_shot_all_reduce",
+        lambda: torch.ops.symm_mem.nvshmem_broadcast(x, 0, "0"),
+        "symm_mem.nvshmem_broadcast",
     ),
     (lambda: x.__dlpack__(), "Tensor.__dlpack__"),
 ]

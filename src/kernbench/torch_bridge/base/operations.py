@@ -16,6 +16,14 @@ _without_dispatch = torch._C._disabled_torch_dispatch_impl
 # Collectives cost what their own part of the run says.
 _FREE_NAMESPACES = frozenset({"prim", "_c10d_functional", "_c10d_functional_autograd", "c10d"})
 _OF_PYTORCH = _FREE_NAMESPACES | {"aten", "prims", "fsdp"}
+_OF_SYMMETRIC_MEMORY = """
+    one_shot_all_reduce one_shot_all_reduce_out one_shot_all_reduce_copy
+    one_shot_all_reduce_copy_out two_shot_all_reduce_ two_shot_all_reduce_out multimem_all_reduce_
+    multimem_one_shot_all_reduce multimem_one_shot_all_reduce_out multimem_all_gather_out
+    reduce_scatter_out memset32_ stream_write_value32_
+"""
+OF_SYMMETRIC_MEMORY = frozenset(f"symm_mem.{each}.default" for each in _OF_SYMMETRIC_MEMORY.split())
+"""Those that simulated devices have; others of that namespace are refused by name."""
 _REFUSED_NAMESPACES = frozenset({"symm_mem"})
 # They reserve memory or show it differently; no kernel runs.
 _FREE = frozenset(
@@ -198,7 +206,7 @@ class Operation:
 def describe(func: Any) -> Operation:
     """Return the properties of an overload. It is not cached here: callers keep it."""
     schema, full_name = func._schema, str(func)
-    if func.namespace in _REFUSED_NAMESPACES:
+    if func.namespace in _REFUSED_NAMESPACES and full_name not in OF_SYMMETRIC_MEMORY:
         raise UnsupportedTorchError(f"torch.ops.{full_name}: {WITHOUT_SYMMETRIC_MEMORY}")
     shows = any(
         each.alias_info is not None and not each.alias_info.is_write for each in schema.returns

@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import (
 from kernbench.errors import UsageError, nearest
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
-from kernbench.torch_bridge.c10d import symmetric_memory
+from kernbench.torch_bridge.c10d import symmetric_memory, symmetric_operations
 from kernbench.torch_bridge.c10d.process_group import GlooGroup, NcclGroup, Options
 from kernbench.torch_bridge.c10d.store import HashStore, file_store, rendezvous, tcp_store
 from kernbench.torch_bridge.c10d.world import CurrentWorld
@@ -162,6 +162,7 @@ def install(patches: Patches) -> None:
         },
     )
     symmetric_memory.install(patches)
+    symmetric_operations.install(patches)
     patches.set(sys.modules["torch.distributed.rendezvous"], "rendezvous", rendezvous)
     # C++ finds groups by name; with this each thread has names of its own.
     _set_thread_isolation_mode(True)

@@ -112,7 +112,7 @@ class SymmetricMemory(metaclass=_PadSize):
 
     @staticmethod
     def has_multicast_support(device_type: Any, device_idx: int) -> bool:
-        return False
+        return has_multicast(current())
 
     @staticmethod
     def set_backend(name: str) -> None:
@@ -160,7 +160,7 @@ class SymmetricMemory(metaclass=_PadSize):
     def rendezvous(tensor: Tensor, group_name: str | None = None) -> SymmetricMemory:
         """Exchange memory with the ranks of a group, all of which call it and wait for all."""
         process = current()
-        group = c10d._world.default_pg if group_name is None else _group_of(group_name)
+        group = c10d._world.default_pg if group_name is None else group_of(group_name)
         if _buffer_of(tensor) is None:
             raise UsageError(
                 f"rendezvous: the tensor of shape {tuple(tensor.shape)} is not symmetric memory; "
@@ -325,10 +325,16 @@ def _pad(process: Process, size_bytes: int, device: torch.device) -> Tensor:
     return made
 
 
-def _group_of(name: str) -> SimulatedGroup:
+def group_of(name: str) -> SimulatedGroup:
     found = c10d._resolve_process_group(name)
     assert isinstance(found, SimulatedGroup)
     return found
+
+
+def has_multicast(process: Process) -> bool:
+    """Return whether the machine's switch adds and copies what it passes on."""
+    collectives = process.session.run.machine.spec.collectives
+    return collectives is not None and collectives.in_switch is not None
 
 
 def _refuse_kinds_of_runs(process: Process) -> None:

@@ -129,10 +129,7 @@ class TorchLauncher(KernelLauncher):
         launch = build_paced(self, paced, state, (), addresses, params, name)
         process.host.owe_triton(len(params))
         launch.earliest_ps = process.host.spend(name)
-        queue = process.host.queue_of(state.sip_id)
-        if run.ordering is not None:
-            run.ordering.enqueue(state, queue, launch)
-        queue.submit(launch)
+        process.host.queue_of(state.sip_id).submit(launch)
         rank = run.simulation.running
         if rank is not None:
             rank.host_ps = process.host.paid_ps

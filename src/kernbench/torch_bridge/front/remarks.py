@@ -39,8 +39,8 @@ def remarks_of(session: Session) -> list[str]:
     if session.lacks_shared_memory:
         lines.append(
             "torch.compile was asked for collectives in symmetric memory, as async tensor "
-            "parallelism has them, which ranks of PyTorch programs do not have: they ran, and were "
-            "timed, as usual collectives"
+            "parallelism has them, which are not modeled: they ran, and were timed, as usual "
+            "collectives"
         )
     if session.as_nccl:
         lines.append(
