@@ -56,3 +56,13 @@ def test_collectives_write_below_autograd_as_the_backends_do(tmp_path: Path) -> 
     simulated("written_versions.py", "cuda", tmp_path, nprocs=2)
     assert results(tmp_path, "cuda") == results(tmp_path, "cpu")
     assert set(results(tmp_path, "cuda")[0].values()) == {0, 1}
+
+
+@pytest.mark.parametrize("program", ["inference_tensors.py", "split_sizes.py"])
+def test_tensors_of_inference_mode_and_sizes_of_numpy_are_taken_as_by_gloo(
+    tmp_path: Path, program: str
+) -> None:
+    real(program, "cpu", tmp_path, nprocs=2)
+    simulated(program, "cuda", tmp_path, nprocs=2)
+    assert results(tmp_path, "cuda") == results(tmp_path, "cpu")
+    assert len(results(tmp_path, "cuda")[0]) > 20

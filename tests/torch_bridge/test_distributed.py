@@ -9,7 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kernbench.runtime_api import RuntimeContext  # noqa: E402
+from kernbench.errors import UsageError  # noqa: E402
+from kernbench.runtime_api import RuntimeContext, SpawnException  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 
@@ -26,6 +27,27 @@ def test_groups_and_backends_keep_their_names(tmp_path: Path) -> None:
             "row": [rank // 2 * 2, rank // 2 * 2 + 1],
             "column": [rank % 2, rank % 2 + 2],
         }
+
+
+@pytest.mark.parametrize(
+    "name", ["nccl", "ncclx", "MCCL", "dummy", "cuda:ncclx,cpu:gloo", "cpu:gloo,cuda:rcclx"]
+)
+def test_back_ends_of_torchcomms_run_as_nccl_and_the_report_says_so(name: str) -> None:
+    run = simulated("back_ends.py", name, nprocs=2)
+    said = [line for each in run.run.remarks for line in each() if "torchcomms" in line]
+    own = [each for each in ("ncclx", "mccl", "dummy", "rcclx") if each in name.lower()]
+    assert [line.rpartition(": ")[2] for line in said] == own
+    (first, *_) = run.op_log.instances
+    nccl = simulated("back_ends.py", "nccl", nprocs=2)
+    assert first.template.duration_ps == nccl.op_log.instances[0].template.duration_ps
+
+
+def test_an_unknown_back_end_is_refused_with_names_that_are_like_it() -> None:
+    with pytest.raises(SpawnException) as raised:
+        simulated("back_ends.py", "cuda:nccx", nprocs=2)
+    assert all(isinstance(each, UsageError) for each in raised.value.exceptions)
+    assert "no back end 'nccx'" in str(raised.value.exceptions[0])
+    assert "did you mean ncclx or" in str(raised.value.exceptions[0])
 
 
 @pytest.mark.adr("0062-D2")

@@ -40,6 +40,20 @@ def test_other_parts_of_a_buffer_are_the_programs(backend: str) -> None:
     run("other_parts_of_a_buffer_are_the_programs", backend)
 
 
+@pytest.mark.parametrize(
+    ("case", "backend"),
+    [
+        ("what_nccl_runs_in_order_is_waited_for_with_the_last", "nccl"),
+        ("another_group_runs_on_a_stream_of_its_own", "nccl"),
+        ("gloo_runs_them_in_any_order", "gloo"),
+    ],
+)
+def test_collectives_of_a_group_end_in_the_order_in_which_nccl_runs_them(
+    case: str, backend: str
+) -> None:
+    run(case, backend)
+
+
 @pytest.mark.parametrize("shape", [(6,), (4, 6), (2, 3, 4)])
 def test_bytes_between_elements_are_told_from_theirs(shape: tuple[int, ...]) -> None:
     base = torch.zeros(shape)

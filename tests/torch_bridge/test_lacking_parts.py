@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from functools import partial
@@ -55,6 +56,24 @@ def test_what_only_a_cuda_build_has_is_hidden_while_a_program_runs(
 
 def test_what_a_device_can_answer_is_answered() -> None:
     run("what_a_device_can_answer_is_answered")
+
+
+def test_what_generated_code_asks_of_a_cuda_build_is_answered() -> None:
+    simulated("raw_calls.py", machine="a100-sxm-80g:2", nprocs=2)
+
+
+@pytest.mark.slow
+def test_a_guard_of_a_device_is_the_programs_after_something_was_compiled(tmp_path: Path) -> None:
+    command = ["kernbench", "torchrun", "--machine", "a100-sxm-80g", "--nproc-per-node", "2"]
+    ended = subprocess.run(
+        [sys.executable, "-m", *command, str(PROGRAMS / "raw_calls.py"), "compiled"],
+        env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_sparse_and_nested_tensors_of_a_device_run() -> None:

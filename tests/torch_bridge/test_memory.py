@@ -16,7 +16,12 @@ torch = pytest.importorskip("torch")
 
 from kernbench.errors import OutOfMemoryError  # noqa: E402
 from kernbench.hardware import machine_text  # noqa: E402
-from kernbench.torch_bridge.memory import CachingAllocator, DeviceFullError, MemoryBlock  # noqa: E402
+from kernbench.torch_bridge.memory import (  # noqa: E402
+    AllocatorSettings,
+    CachingAllocator,
+    DeviceFullError,
+    MemoryBlock,
+)
 from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
 
 MIB = 1 << 20
@@ -256,3 +261,87 @@ def test_a_run_ends_with_the_peak_of_each_rank() -> None:
 def test_tensors_of_collectives_are_freed_when_the_program_frees_them(data: bool) -> None:
     case = "tensors_of_collectives_are_freed_when_the_program_frees_them"
     run(case, nprocs=2, data=data)
+
+
+def expandable(capacity: int) -> tuple[CachingAllocator, Device]:
+    device = Device(capacity)
+    settings = AllocatorSettings(expandable_segments=True)
+    return CachingAllocator(device.reserve, device.release, capacity, settings), device
+
+
+def test_an_expandable_segment_grows_where_it_is() -> None:
+    """Memory is mapped in pieces of 2 MiB for small requests, and of 20 MiB for others."""
+    found, device = expandable(400 * MIB)
+    small = found.allocate(100)
+    assert found.amounts.reserved_bytes.current == 2 * MIB
+    first = found.allocate(30 * MIB)
+    second = found.allocate(30 * MIB)
+    assert second.address == first.address + 30 * MIB
+    assert found.amounts.reserved_bytes.current == 62 * MIB
+    assert small.address not in range(first.address, second.address)
+    first.free()
+    # It does not fit before the second one: what is free at the end grows.
+    third = found.allocate(50 * MIB)
+    assert third.address == second.address + 30 * MIB
+    assert found.amounts.reserved_bytes.current == 122 * MIB
+    # Of 30 MiB from 0 on, one whole piece is free.
+    found.empty_cache()
+    assert found.amounts.reserved_bytes.current == 102 * MIB
+    assert device.free == 298 * MIB
+    again = found.allocate(30 * MIB)
+    assert again.address == first.address
+    assert found.amounts.reserved_bytes.current == 122 * MIB
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 300 * MIB) | st.integers(1, 2 * MIB),
+            st.sampled_from(["", "side"]),
+            st.integers(0, 9),
+            st.sampled_from([True] * 9 + [False]),
+        ),
+        max_size=60,
+    )
+)
+def test_expandable_segments_keep_their_books(
+    steps: list[tuple[int, str, int, bool]],
+) -> None:
+    """Blocks lie apart, sums are those of blocks, and a request that could fit does."""
+    capacity = 1000 * MIB
+    found, device = expandable(capacity)
+    live: list[MemoryBlock] = []
+    for size, stream, freed, is_on in steps:
+        found.settings.expandable_segments = is_on
+        found.settle()
+        try:
+            live.append(found.allocate(size, stream))
+        except DeviceFullError:
+            piece = 20 * MIB if size > MIB else 2 * MIB
+            if is_on:
+                # All whole pieces that nothing is in are the device's, and they are too few.
+                assert device.free < -(-size // piece) * piece
+        if freed < len(live):
+            live.pop(freed).free()
+        segments = found.segments()
+        amounts = found.amounts
+        assert sum(each.size for one in segments for each in one) == capacity - device.free
+        assert amounts.reserved_bytes.current == capacity - device.free
+        assert amounts.allocated_bytes.current == sum(each.size for each in live)
+        places = sorted((each.address, each.size) for one in segments for each in one)
+        assert all(a + size <= b for (a, size), (b, _) in pairwise(places))
+        assert all(each.is_mapped for each in live)
+    for each in live:
+        each.free()
+    found.empty_cache()
+    assert device.free == capacity
+    assert not found.segments()
+
+
+@pytest.mark.parametrize("how", ["default", "variable", "old_variable", "call", "off_again"])
+def test_programs_ask_for_expandable_segments(how: str) -> None:
+    run = simulated("expandable_segments.py", how, machine="h100-sxm:1", data=False)
+    said = [line for each in run.run.remarks for line in each() if "PYTORCH_ALLOC_CONF" in line]
+    assert [line.rpartition(": ")[2] for line in said] == ["max_split_size_mb"] * (
+        how == "old_variable"
+    )

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch._subclasses import FakeTensorMode  # noqa: E402
 
-from tests.torch_bridge.programs.mixed_devices import CASES, outcome  # noqa: E402
+from tests.torch_bridge.programs.mixed_devices import ASSIGNED, CASES, outcome  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 KNOWN = {
@@ -30,7 +30,7 @@ KNOWN = {
 def test_host_and_device_mix_where_they_do_on_a_gpu(tmp_path: Path) -> None:
     saved = tmp_path / "found.json"
     simulated("mixed_devices.py", saved)
-    found = json.loads(saved.read_text())
+    found, assigned = json.loads(saved.read_text())
     expected = {}
     for name, case in CASES.items():
         # Values are unknown there: with a given number of classes, one_hot reads none.
@@ -41,3 +41,7 @@ def test_host_and_device_mix_where_they_do_on_a_gpu(tmp_path: Path) -> None:
     assert found == expected
     assert sum(each[0] == "refused" for each in found.values()) > len(found) // 2
     assert found["one_hot"] == ["cuda", "cpu"]
+    for name, case in ASSIGNED.items():
+        on_host = torch.ones(2, 3), torch.ones(2, 3)
+        values = [case(*on_host).tolist(), *(each.tolist() for each in on_host)]
+        assert assigned[name] == values, name

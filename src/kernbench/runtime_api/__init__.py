@@ -30,8 +30,10 @@ from kernbench.runtime_api.launches.kernel_engine import Grid, KernelEngine, Pol
 from kernbench.runtime_api.launches.kernel_plan import KernelPlan
 from kernbench.runtime_api.launches.launcher import KernelLauncher
 from kernbench.runtime_api.launches.live_launch import LivePlan, Reach, run_on_copies, run_watched
+from kernbench.runtime_api.launches.paced_plan import build_paced, paced_plan
 from kernbench.runtime_api.launches.tables import tables_of
-from kernbench.runtime_api.memory.host_tensor import HostMemory, LentMemory
+from kernbench.runtime_api.memory.host_tensor import HostMemory, LentMemory, Place
+from kernbench.runtime_api.memory.sharing import Sharing, unreachable
 from kernbench.runtime_api.memory.storage import keep_for
 from kernbench.runtime_api.tensors.host_read import HOST_READS
 from kernbench.runtime_api.tensors.operators import register_operators
@@ -59,6 +61,7 @@ __all__ = [
     "LoneCollective",
     "Marker",
     "Part",
+    "Place",
     "PlayedPart",
     "Player",
     "Policies",
@@ -69,6 +72,7 @@ __all__ = [
     "ReduceOp",
     "Run",
     "RuntimeContext",
+    "Sharing",
     "Signature",
     "SpawnContext",
     "SpawnException",
@@ -77,17 +81,20 @@ __all__ = [
     "Timetable",
     "WaitFor",
     "Work",
+    "build_paced",
     "current_context",
     "describe_launch",
     "keep_for",
     "launch_of",
     "makes_results",
     "not_fitting",
+    "paced_plan",
     "refuse_out_of_bounds",
     "register_operators",
     "run_on_copies",
     "run_watched",
     "tables_of",
     "unfolded",
+    "unreachable",
     "with_restarts",
 ]

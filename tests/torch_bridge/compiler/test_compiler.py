@@ -147,3 +147,10 @@ def test_an_unknown_compiler_is_refused(tmp_path: Path) -> None:
 def test_what_trials_copy_to_the_host_takes_no_memory_without_data(tmp_path: Path) -> None:
     done = run_compiled(tmp_path, "trial_copies.py", "--no-data")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_results_that_are_copied_to_the_host_are_there(tmp_path: Path) -> None:
+    for backend in ("inductor", "aot_eager"):
+        ended = run_compiled(tmp_path, "compiled_to_host.py", args=[backend])
+        assert ended.returncode == 0, (backend, ended.stderr)

@@ -133,5 +133,89 @@ def tensors_of_a_collective_that_has_ended_go_with_their_last_reference() -> Non
     assert x_is_there() is None
 
 
+def sent_in_a_batch(tensor):
+    end = dist.isend if rank == 0 else dist.irecv
+    return dist.batch_isend_irecv([dist.P2POp(end, tensor, 1 - rank)])
+
+
+def last_alone(begin, tensors):
+    [begin(each) for each in tensors][-1].wait()
+
+
+def blocking_last(begin, tensors):
+    for each in tensors[:-1]:
+        begin(each)
+    dist.all_reduce(tensors[-1])
+
+
+def whole_device(begin, tensors):
+    for each in tensors:
+        begin(each)
+    torch.cuda.synchronize()
+
+
+def batch_after_them(begin, tensors):
+    for each in tensors[:-1]:
+        begin(each)
+    # Rank 1 gets what rank 0 has, the sum of two.
+    dist.all_reduce(tensors[-1])
+    for work in sent_in_a_batch(tensors[-1]):
+        work.wait()
+
+
+def after_barrier(begin, tensors):
+    for each in tensors:
+        begin(each)
+    dist.barrier()
+
+
+WAITS = [last_alone, blocking_last, whole_device, batch_after_them, after_barrier]
+
+
+def what_nccl_runs_in_order_is_waited_for_with_the_last() -> None:
+    def begin(tensor):
+        return dist.all_reduce(tensor, async_op=True)
+
+    for wait in WAITS:
+        tensors = [torch.full((1 << 16,), rank + 1.0, device="cuda") for _ in range(3)]
+        wait(begin, tensors)
+        assert [(each * 2)[0].item() for each in tensors] == [6.0] * 3, wait
+    # What was waited for is waited for again, in any order, and later calls are on their own.
+    works = [begin(each) for each in tensors]
+    for work in (works[2], works[0], works[1]):
+        work.wait()
+    assert tensors[0][0].item() == 6.0
+    # Memory of what nobody has waited for by itself is free again.
+    seen = weakref.ref(tensors[0])
+    del works, tensors
+    assert seen() is None
+
+
+def another_group_runs_on_a_stream_of_its_own() -> None:
+    others = dist.new_group([0, 1])
+    tensors = [torch.full((1 << 16,), rank + 1.0, device="cuda") for _ in range(3)]
+    works = [dist.all_reduce(each, async_op=True) for each in tensors[:2]]
+    dist.all_reduce(tensors[2], group=others)
+    with pytest.raises(UsageError, match="in use by all_reduce #1 on group world"):
+        tensors[0] * 1
+    works[0].wait()
+    assert (tensors[0] * 1)[0].item() == 3.0
+    with pytest.raises(UsageError, match="in use by all_reduce #2 on group world"):
+        tensors[1] * 1
+    torch.cuda.current_stream().synchronize()
+    with pytest.raises(UsageError, match="in use by all_reduce #2 on group world"):
+        tensors[1] * 1
+    works[1].wait()
+
+
+def gloo_runs_them_in_any_order() -> None:
+    tensors = [torch.ones(4) for _ in range(2)]
+    works = [dist.all_reduce(each, async_op=True) for each in tensors]
+    works[1].wait()
+    with pytest.raises(UsageError, match="in use by all_reduce #1 on group world"):
+        tensors[0] * 1
+    works[0].wait()
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

@@ -22,6 +22,10 @@ from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 x = torch.ones(4, 4, device="cuda")
 
 
+def _line_of_several() -> int:
+    return inspect.currentframe().f_back.f_lineno - 1
+
+
 REFUSED = [
     (lambda: torch.cuda.MemPool(), "torch.cuda.MemPool"),
     (lambda: torch.cuda.utilization(), "torch.cuda.utilization"),
@@ -42,7 +46,11 @@ REFUSED = [
         "torch.export.export",
     ),
     (
-        lambda: torch.nn.DataParallel(torch.nn.Linear(4, 4).cuda())(x),
+        lambda: torch.nn.DataParallel(torch.nn.Linear(4, 4).cuda(), [0, 1]),
+        f"torch.nn.DataParallel on 2 devices, at lacking_parts.py:{_line_of_several()}: ",
+    ),
+    (
+        lambda: torch.nn.parallel.data_parallel(torch.nn.Linear(4, 4).cuda(), x, [0, 1]),
         "torch.nn.DataParallel needs CUDA's threads",
     ),
     (
@@ -50,8 +58,8 @@ REFUSED = [
         "torch.distributed.rpc.init_rpc",
     ),
     (
-        lambda: torch.ops.symm_mem.one_shot_all_reduce(x, "sum", "0"),
-        "symm_mem.one_shot_all_reduce",
+        lambda: torch.ops.symm_mem.nvshmem_broadcast(x, 0, "0"),
+        "symm_mem.nvshmem_broadcast",
     ),
     (lambda: x.__dlpack__(), "Tensor.__dlpack__"),
 ]
@@ -95,6 +103,8 @@ def what_only_a_cuda_build_has_is_hidden_while_a_program_runs(*names: str) -> No
 
 
 def what_a_device_can_answer_is_answered() -> None:
+    own = torch.nn.Linear(4, 4).cuda()
+    assert torch.equal(torch.nn.DataParallel(own, [0])(x.cpu()), own(x))
     torch.cuda.ipc_collect()
     torch.cuda.profiler.start()
     torch.cuda.profiler.stop()

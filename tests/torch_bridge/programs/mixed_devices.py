@@ -37,7 +37,31 @@ def unpacked(device: Tensor) -> Tensor:
     return pad_packed_sequence(packed, batch_first=True)[0]
 
 
+def put(host: Tensor, *indices: Any, value: Any = 7) -> Tensor:
+    host[indices] = value
+    return host
+
+
+ASSIGNED: dict[str, Case] = {
+    "number": lambda d, h: put(h, d[0].long() - 1, d[0].long()),
+    "mask": lambda d, h: put(h, d > 0),
+    "mask_of_rows": lambda d, h: put(h, d[:, 0] > 0, 1, value=torch.arange(2.0)),
+    "rows": lambda d, h: put(h, d[:, 0].long(), value=torch.arange(3.0)),
+    "after_slices": lambda d, h: put(h, slice(None), d[0, :2].long(), value=torch.ones(2, 2) * 3),
+    "of_both": lambda d, h: put(h, torch.tensor([0, 1]), d[0, :2].long()),
+    "int32": lambda d, h: put(h, d[0].int()),
+    "value_of_device": lambda d, h: put(h, d[0].long(), value=d[0, 0] * 5),
+    "added": lambda d, h: h.index_put_((d[0].long(),), torch.tensor(2.0), accumulate=True),
+    "another": lambda d, h: h.index_put((d[0].long(), d[0].long()), torch.arange(3.0)),
+    "unsafe": lambda d, h: torch.ops.aten._unsafe_index_put(h, [d[0].long()], torch.ones(3)),
+    "to_device": lambda d, h: put(d, h[:, 0].long(), d[:, 0].long()),
+    "data": lambda d, h: put(h.data, d[0].long()),
+}
+"""Assignments by indices of another device; ``index_put_`` moves them to that of its tensor."""
 CASES: dict[str, Case] = {
+    "assigned_value": lambda d, h: put(h, d[0].long(), value=d[0]),
+    "assigned_to_device": lambda d, h: put(d, d[0].long(), value=h[0]),
+    "masked_fill": lambda d, h: h.masked_fill_(d > 0, 1.0),
     # Refused.
     "scatter": lambda d, h: h.scatter_(1, d.long() - 1, 1.0),
     "scatter_src": lambda d, h: d.scatter(1, h.long() - 1, h),
@@ -87,7 +111,11 @@ def main() -> None:
         name: outcome(case, torch.ones(2, 3, device="cuda"), torch.ones(2, 3))
         for name, case in CASES.items()
     }
-    Path(sys.argv[1]).write_text(json.dumps(found))
+    assigned: dict[str, list[Any]] = {}
+    for name, case in ASSIGNED.items():
+        operands = torch.ones(2, 3, device="cuda"), torch.ones(2, 3)
+        assigned[name] = [case(*operands).tolist(), *(each.tolist() for each in operands)]
+    Path(sys.argv[1]).write_text(json.dumps([found, assigned]))
 
 
 if __name__ == "__main__":

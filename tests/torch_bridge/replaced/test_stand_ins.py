@@ -42,6 +42,10 @@ def test_attention_of_a_stand_in_is_pytorchs(machine: str, tmp_path: Path) -> No
     assert {f"flash_attn._flash_attn_{kind}" for kind in ("forward", "varlen_forward")} < names
 
 
+def test_ring_attention_has_the_gradients_of_all_keys() -> None:
+    simulated("ring_attention.py", machine="a100-sxm-80g:1")
+
+
 @pytest.mark.adr("0148-D3")
 def test_time_of_attention_is_that_of_its_sequences(tmp_path: Path) -> None:
     simulated("flash_attention_times.py", tmp_path / "f", machine="a100-sxm-80g:1", data=False)

@@ -102,7 +102,8 @@ class PacedLaunch(StreamCommand):
         for index, given in enumerate(self._params):
             self._note_peer(index, given)
         begun = None
-        if run.ordering is not None:
+        # Launches of PyTorch programs have no clock: nothing says what orders them.
+        if run.ordering is not None and self.clock is not None:
             begun = run.ordering.begin(self, self._stream)
             self._knowledge = Knowledge(run.signals, self, begun)
         if self._make_live is not None:

@@ -16,6 +16,14 @@ _without_dispatch = torch._C._disabled_torch_dispatch_impl
 # Collectives cost what their own part of the run says.
 _FREE_NAMESPACES = frozenset({"prim", "_c10d_functional", "_c10d_functional_autograd", "c10d"})
 _OF_PYTORCH = _FREE_NAMESPACES | {"aten", "prims", "fsdp"}
+_OF_SYMMETRIC_MEMORY = """
+    one_shot_all_reduce one_shot_all_reduce_out one_shot_all_reduce_copy
+    one_shot_all_reduce_copy_out two_shot_all_reduce_ two_shot_all_reduce_out multimem_all_reduce_
+    multimem_one_shot_all_reduce multimem_one_shot_all_reduce_out multimem_all_gather_out
+    reduce_scatter_out memset32_ stream_write_value32_
+"""
+OF_SYMMETRIC_MEMORY = frozenset(f"symm_mem.{each}.default" for each in _OF_SYMMETRIC_MEMORY.split())
+"""Those that simulated devices have; others of that namespace are refused by name."""
 _REFUSED_NAMESPACES = frozenset({"symm_mem"})
 # They reserve memory or show it differently; no kernel runs.
 _FREE = frozenset(
@@ -65,9 +73,16 @@ _SIZED_BY_NUMBERS = frozenset(
 # Those among which a mask is taken apart into the places that it has, as nonzero does it.
 _BY_INDICES = frozenset({"aten.index.Tensor"})
 _PUT = frozenset(
-    {"aten.index_put.default", "aten.index_put_.default", "aten._index_put_impl_.default"}
+    {
+        "aten.index_put.default",
+        "aten.index_put_.default",
+        "aten._index_put_impl_.default",
+        "aten._unsafe_index_put.default",
+    }
 )
 _SIZED = _SIZED_BY_NUMBERS | _BY_INDICES | _PUT
+OF_INDICES = _BY_INDICES | _PUT | {"aten._unsafe_index.Tensor"}
+"""Those whose list of tensors is of indices, which CUDA takes from the host, too."""
 _MASKS = (torch.bool, torch.uint8)
 _MOVES = frozenset({"aten.clone.default", "aten.copy_.default", "aten._to_copy.default"})
 _BY_LAYOUT = (
@@ -100,7 +115,8 @@ _NAMES_ON_ONE_DEVICE = """
     index_put index_put_ _index_put_impl_ index_select index_add index_add_ index_copy
     index_copy_ index_fill index_fill_ index_reduce index_reduce_ take put put_ masked_select
     masked_scatter masked_scatter_ embedding _embedding_bag _embedding_bag_forward_only
-    searchsorted bucketize bincount native_layer_norm native_group_norm native_batch_norm
+    masked_fill masked_fill_ searchsorted bucketize bincount native_layer_norm native_group_norm
+    native_batch_norm
     _fused_rms_norm mse_loss smooth_l1_loss huber_loss binary_cross_entropy nll_loss_forward
     nll_loss2d_forward _cdist_forward grid_sampler_2d grid_sampler_3d equal linalg_cross
     linalg_lu_solve linalg_solve_triangular _linalg_solve_ex
@@ -166,6 +182,8 @@ class Operation:
     """Whether it may be implemented in Python, by a library or by the program."""
     is_plain: bool
     """Whether calls need nothing but a time, once their operands are known to be on one device."""
+    moves_indices: bool
+    """Whether it moves indices, its second argument, to the device of its first."""
     has_choices: bool
     """Whether its time depends on more than its arguments' layouts: kernels of the kinds that the
     program allows when it is called, numbers that say where groups end."""
@@ -188,7 +206,7 @@ class Operation:
 def describe(func: Any) -> Operation:
     """Return the properties of an overload. It is not cached here: callers keep it."""
     schema, full_name = func._schema, str(func)
-    if func.namespace in _REFUSED_NAMESPACES:
+    if func.namespace in _REFUSED_NAMESPACES and full_name not in OF_SYMMETRIC_MEMORY:
         raise UnsupportedTorchError(f"torch.ops.{full_name}: {WITHOUT_SYMMETRIC_MEMORY}")
     shows = any(
         each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
@@ -243,6 +261,7 @@ def describe(func: Any) -> Operation:
         and not has_choices
         and full_name not in _HOST_RESULTS
         and full_name not in _SIZED,
+        moves_indices=full_name in _PUT,
         has_choices=has_choices,
         ends_at=ends_at,
         is_elementwise=torch.Tag.pointwise in func.tags or full_name in _ELEMENTWISE,

@@ -26,7 +26,8 @@ class CaptureError(KernbenchError, RuntimeError):
 
 
 WITHOUT_SYMMETRIC_MEMORY = (
-    "ranks of PyTorch programs cannot map each other's memory; use torch.distributed's collectives"
+    "simulated devices do not have this operation of symmetric memory; use others of "
+    "torch.ops.symm_mem, torch.distributed's collectives, or a Triton kernel on get_buffer()"
 )
 
 _NO_CPU_KERNEL = re.compile(r"Could not run '(\w+)::([\w.]+)' with arguments from the 'CPU'")

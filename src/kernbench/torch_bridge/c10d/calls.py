@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -92,6 +92,8 @@ class Call:
     """This rank's name for the operation, if ranks call it by different names."""
     follows_stream: bool = False
     """Whether it is ordered after the current stream even without device tensors."""
+    is_batched: bool = False
+    """Whether it is a send or receive of several that the group's own stream runs."""
 
 
 class _DataThere(Handle):
@@ -156,11 +158,22 @@ class TorchPart(Part):
 class CollectiveWork(Work):
     """The ``Work`` that ``torch.distributed`` returns for a call that may be pending."""
 
-    def __init__(self, process: Process, part: TorchPart, outputs: Sequence[Tensor]) -> None:
+    def __init__(
+        self, process: Process, part: TorchPart, outputs: Sequence[Tensor], line: Hashable = None
+    ) -> None:
         super().__init__()
         self._process = process
         self._part = part
         self._outputs = outputs
+        self._line = line
+        """What its rank's calls run on one after the other; None if they run in any order."""
+        self._before: CollectiveWork | None = None
+        """The call before it on that line, until one of the two has been waited for."""
+        self._is_of_program = True
+        if line is not None:
+            self._is_of_program = _is_of_program()
+            self._before = process.newest_works.get(line)
+            process.newest_works[line] = self
         # C++ refers to the work, and does not keep its Python half alive.
         process.kept.add(self)
 
@@ -206,7 +219,29 @@ class CollectiveWork(Work):
             part.collective.give_up(reason, timeout_ps)
 
     def wait_for_data(self) -> None:
-        """Block until the outputs hold their values, at whatever simulated time."""
+        """Block until the outputs hold their values, at whatever simulated time.
+
+        What NCCL runs before it on the same stream has ended then, too.
+        """
+        for work in self._take_line():
+            if not work._part.error_seen:
+                work._wait_for_own_data()
+                if work._is_of_program:
+                    self._process.kept.discard(work)
+        self._wait_for_own_data()
+
+    def _take_line(self) -> list[CollectiveWork]:
+        """Return the calls before it that nothing has waited for, oldest first, once."""
+        earlier: list[CollectiveWork] = []
+        work, self._before = self._before, None
+        while work is not None:
+            earlier.append(work)
+            work._before, work = None, work._before
+        if self._process.newest_works.get(self._line) is self:
+            del self._process.newest_works[self._line]
+        return earlier[::-1]
+
+    def _wait_for_own_data(self) -> None:
         part, run = self._part, self._process.session.run
         if run.keeper is not None:
             run.keeper.waits(Action.WAIT_DATA, part)
@@ -313,7 +348,7 @@ def post(members: ProcessGroup, call: Call, serves_host: bool) -> CollectiveWork
     if meeting.is_complete:
         del members.pending[number]
         process.session.order_of(members).check(meeting.title, meeting.parts())
-    return CollectiveWork(process, part, call.outputs)
+    return CollectiveWork(process, part, call.outputs, _line_of(part, members))
 
 
 @unseen
@@ -343,7 +378,17 @@ def post_pair(
     _arrive(process, meeting, ends.index(rank), part, channel)
     if meeting.is_complete:
         pairs.remove(meeting)
-    return CollectiveWork(process, part, call.outputs)
+    line = _line_of(part, members if call.is_batched else (members, *sorted(ends)))
+    return CollectiveWork(process, part, call.outputs, line)
+
+
+def _line_of(part: TorchPart, channel: Hashable) -> Hashable:
+    """Return on which of NCCL's streams a call runs, which runs its calls in their order.
+
+    A group has one on each device, and one for each pair that sends or receives singly.
+    Source: ``ProcessGroupNCCL::collective`` and ``pointToPoint``.
+    """
+    return (part.sip_id, channel) if part.on_device or part.follows_stream else None
 
 
 def _begin(call: Call, serves_host: bool) -> tuple[Process, TorchPart]:
@@ -490,7 +535,10 @@ def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
     if any(is_meta(tensor) for tensors in outputs for tensor in tensors):
         compute = partial(follow_collective, compute)
     written = () if calls[0].compute is all_gather else _versioned(outputs)
-    with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction():
+    # What was made in inference mode is written outside of it, too: NCCL knows of no mode.
+    in_mode = any(each.is_inference() for tensors in outputs for each in tensors)
+    below = torch.inference_mode() if in_mode else torch.no_grad()
+    with below, _disable_current_modes(), torch._C.DisableTorchFunction():
         try:
             # NCCL writes below autograd; only a list of outputs is copied from where it gathers.
             with _unsafe_preserve_version_counter(written):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
 
-from kernbench.errors import UsageError
+from kernbench.errors import KernbenchError, UsageError
 from kernbench.runtime_api import ProcessGroup
 from kernbench.torch_bridge.c10d.reductions import is_of_bits, name_of
 from kernbench.torch_bridge.processes.process import current
@@ -152,12 +153,35 @@ def check_reduce_op(called: str, op: Any, tensors: Sequence[Tensor]) -> None:
                 )
 
 
-def cut(what: str, tensor: Tensor, sizes: Sequence[int], size: int) -> list[Tensor]:
-    """Return the rows of a tensor for each rank of a group, equally many without ``sizes``.
+class SplitSizesError(KernbenchError, TypeError):
+    """Split sizes are no sequence of whole numbers."""
+
+
+def _whole_numbers(what: str, sizes: Any) -> list[int]:
+    """Return split sizes as C++ takes them: any sequence of what Python takes for an index.
+
+    Raises:
+        SplitSizesError: They are something else, such as one tensor.
+    """
+    try:
+        if isinstance(sizes, Mapping | Tensor):
+            raise TypeError(f"a {type(sizes).__name__} is no sequence of numbers")
+        return [operator.index(each) for each in sizes]
+    except TypeError as error:
+        raise SplitSizesError(
+            f"all_to_all_single: {what} split sizes must be a sequence of ints, but got {sizes!r} "
+            f"({error}); give a list, as of tolist()"
+        ) from None
+
+
+def cut(what: str, tensor: Tensor, asked: Iterable[SupportsIndex], size: int) -> list[Tensor]:
+    """Return the rows of a tensor for each rank of a group, equally many where none are asked for.
 
     Raises:
         UsageError: The sizes are not one for each rank that add up to its rows.
+        SplitSizesError: They are no whole numbers.
     """
+    sizes = _whole_numbers(what, asked)
     rows = tensor.shape[0] if tensor.dim() else 1
     if not sizes:
         if rows % size:
@@ -170,10 +194,10 @@ def cut(what: str, tensor: Tensor, sizes: Sequence[int], size: int) -> list[Tens
         unknown = "; counts that depend on data are zeros in a run with --no-data"
         is_unknown = not any(sizes) and not current().session.run.has_data
         raise UsageError(
-            f"all_to_all_single: {what} split sizes {list(sizes)} must be {size} numbers that add "
+            f"all_to_all_single: {what} split sizes {sizes} must be {size} numbers that add "
             f"up to {rows} rows{unknown if is_unknown else ''}"
         )
-    return list(tensor.detach().split(list(sizes)))
+    return list(tensor.detach().split(sizes))
 
 
 def _shown(tensor: Tensor) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from collections.abc import Callable
 from datetime import timedelta
+from functools import wraps
 from typing import Any, NoReturn
 
 import torch.distributed as dist
@@ -16,13 +19,18 @@ from torch._C._distributed_c10d import (
     _unregister_all_process_groups,
 )
 
+from kernbench.errors import UsageError, nearest
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
-from kernbench.torch_bridge.c10d.process_group import GlooGroup, NcclGroup
+from kernbench.torch_bridge.c10d import symmetric_memory, symmetric_operations
+from kernbench.torch_bridge.c10d.process_group import GlooGroup, NcclGroup, Options
 from kernbench.torch_bridge.c10d.store import HashStore, file_store, rendezvous, tcp_store
 from kernbench.torch_bridge.c10d.world import CurrentWorld
-from kernbench.torch_bridge.processes.process import Process
+from kernbench.torch_bridge.processes.process import HERE, Process
 
+_OF_TORCHCOMMS = ("dummy", "mccl", "ncclx", "rccl", "rcclx")
+"""Names of back ends that the package torchcomms brings, besides ``gloo`` and ``nccl``."""
+_BUILT_IN = ("fake", "gloo", "nccl")
 _NCCL_GROUPS = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
 """Classes from which PyTorch makes groups of the backend ``nccl``; they differ between releases."""
 
@@ -64,6 +72,36 @@ def split_group(
     return None
 
 
+def _as_nccl(asked: Any, given: Any) -> NcclGroup:
+    """Return the group of a back end of torchcomms: one of NCCL's."""
+    options = given if isinstance(given, Options) else Options()
+    options._timeout = asked.timeout
+    return NcclGroup(asked.store, asked.group_rank, asked.group_size, options)
+
+
+def _knowing(begin: Callable[..., None]) -> Callable[..., None]:
+    """Return ``BackendConfig``'s initializer, which refuses back ends that there are none of."""
+
+    @wraps(begin)
+    def init(self: Any, backend: Any) -> None:
+        with warnings.catch_warnings():
+            # It is wrong of names that are refused.
+            warnings.filterwarnings("ignore", "Device capability of .* unknown")
+            begin(self, backend)
+        known = {*_BUILT_IN, *(each.lower() for each in c10d.Backend._plugins)}
+        for name in map(str, self.device_backend_map.values()):
+            if name not in known:
+                raise UsageError(
+                    f"torch.distributed has no back end {name!r} for simulated devices: "
+                    f"{nearest(name, sorted(known))}; others are registered with "
+                    "torch.distributed.Backend.register_backend"
+                )
+            if name in _OF_TORCHCOMMS and HERE.process is not None:
+                HERE.process.session.as_nccl.add(name)
+
+    return init
+
+
 def _refuse_rpc(*args: Any, **kwargs: Any) -> NoReturn:
     raise UnsupportedTorchError(
         "torch.distributed.rpc.init_rpc: TensorPipe would open connections outside of the "
@@ -98,6 +136,20 @@ def install(patches: Patches) -> None:
     )
     for owner in (dist, c10d):
         patches.set(owner, "split_group", split_group)
+    kind, plugin = c10d.Backend, c10d.Backend._BackendPlugin
+    made = {each.upper(): plugin(_as_nccl, True) for each in _OF_TORCHCOMMS}
+    of_type = dict.fromkeys(_OF_TORCHCOMMS, dist.ProcessGroup.BackendType.CUSTOM)
+    patches.set_all(
+        kind,
+        {
+            "_plugins": made | kind._plugins,
+            "backend_list": [*kind.backend_list, *_OF_TORCHCOMMS],
+            "backend_capability": {each: ["cuda"] for each in _OF_TORCHCOMMS}
+            | kind.backend_capability,
+            "backend_type_map": of_type | kind.backend_type_map,
+        },
+    )
+    patches.set(c10d.BackendConfig, "__init__", _knowing(c10d.BackendConfig.__init__))
     patches.set(rpc, "init_rpc", _refuse_rpc)
     patches.set_all(
         dist,
@@ -109,6 +161,8 @@ def install(patches: Patches) -> None:
             "HashStore": HashStore,
         },
     )
+    symmetric_memory.install(patches)
+    symmetric_operations.install(patches)
     patches.set(sys.modules["torch.distributed.rendezvous"], "rendezvous", rendezvous)
     # C++ finds groups by name; with this each thread has names of its own.
     _set_thread_isolation_mode(True)

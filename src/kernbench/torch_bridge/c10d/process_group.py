@@ -389,7 +389,8 @@ class SimulatedGroup(dist.ProcessGroup):
             called += f" with tag {tag}"
         asked = signature("send_recv", tensors, _numel(tensors))
         inputs, outputs = (tensors, []) if is_sender else ([], tensors)
-        call = Call(asked, inputs, outputs, self._sends, called=called)
+        is_batched = self._together is not None
+        call = Call(asked, inputs, outputs, self._sends, called=called, is_batched=is_batched)
         self._check_owner(call)
         work = post_pair(members, ends, tag, call, self._serves_host())
         if self._together is not None:
@@ -459,7 +460,7 @@ class NcclGroup(SimulatedGroup):
         shared = self._shared.like(tensor)
         # Two shots leave the sum in each rank's buffer.
         reduced = tensor if algorithm == "one_shot" else shared
-        with torch.no_grad():
+        with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
             shared.copy_(tensor)
             work = self._post(Call(asked, [shared], [reduced], compute))
             work.wait()

@@ -67,5 +67,9 @@ class Numbering:
         if names.get("device") is torch.device:
             names["device"] = self._made
 
+    def is_of_file(self, names: dict[str, Any]) -> bool:
+        """Return whether globals are those of a file that means devices so."""
+        return names.get("device") == self._made
+
     def _made(self, *args: Any, **kwargs: Any) -> torch.device:
         return self.exchanged_device(torch.device(*args, **kwargs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,9 @@ from torch.utils._mode_utils import no_dispatch
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.compiler.numbering import Numbering
-from kernbench.torch_bridge.device.accelerator import exchange
-from kernbench.torch_bridge.placement.names import DEVICE_TYPE, with_index
+from kernbench.torch_bridge.device.accelerator import empty_strided, exchange
+from kernbench.torch_bridge.device.pinned import pinned
+from kernbench.torch_bridge.placement.names import with_index
 from kernbench.torch_bridge.placement.residence import residence_of, settle, storage_of
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.compiling import COMPILING
@@ -26,10 +28,11 @@ _INPUT = "input"
 
 
 class DeviceGuard:
-    """``torch.cuda._DeviceGuard``, of a device by its number in the compiler's files."""
+    """``torch.cuda._DeviceGuard``, in the compiler's files of a device by its number there."""
 
     def __init__(self, numbering: Numbering, index: int) -> None:
-        self.idx = numbering.exchanged(index)
+        is_in_file = numbering.is_of_file(sys._getframe(1).f_globals)
+        self.idx = numbering.exchanged(index) if is_in_file else index
         self.prev_idx = -1
 
     @unseen
@@ -54,10 +57,12 @@ def install_early(patches: Patches) -> None:
 def install(patches: Patches, numbering: Numbering) -> None:
     """Install the rest: how tensors are made, and which devices are meant."""
     from torch._C._dynamo import guards as c_guards
-    from torch._inductor.fx_passes import pad_mm
+    from torch._inductor.fx_passes import joint_graph, pad_mm
 
     patches.set(torch.cuda, "_DeviceGuard", functools.partial(DeviceGuard, numbering))
-    patches.set(c_guards, "_empty_strided_cuda", unseen(_empty_strided_cuda))
+    patches.set(c_guards, "_empty_strided_cuda", unseen(empty_strided))
+    if hasattr(c_guards, "_empty_strided_cpu_pinned"):
+        patches.set(c_guards, "_empty_strided_cpu_pinned", unseen(_empty_strided_pinned))
     patches.set(c_guards, "assert_size_stride", _laying_out(c_guards.assert_size_stride))
     # What PyTorch makes for real on "cuda" while it compiles: constants, examples to be timed.
     library = library_of_all("aten")
@@ -65,6 +70,8 @@ def install(patches: Patches, numbering: Numbering) -> None:
     library.impl("empty.memory_format", _empty, "CUDA")
     library.impl("empty_strided", _empty_strided, "CUDA")
     patches.set(pad_mm, "no_dispatch", contextlib.nullcontext)
+    folder = joint_graph.UniformValueConstantFolder
+    patches.set(folder, "_deduce_value", _unless_pinned(folder._deduce_value))
 
 
 def _laying_out(check: Callable[..., None]) -> Callable[..., None]:
@@ -100,8 +107,18 @@ def _is_capturing() -> bool:
     return HERE.process is not None and HERE.process.capture is not None
 
 
-def _empty_strided_cuda(size: Any, stride: Any, dtype: Any) -> Any:
-    return torch.empty_strided(size, stride, dtype=dtype, device=with_index(DEVICE_TYPE))
+def _unless_pinned(deduce: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what computes a constant while compiling, but none in pinned memory: C++ has none."""
+
+    @functools.wraps(deduce)
+    def deduce_value(self: Any, node: Any) -> Any:
+        return self.unknown_value if node.kwargs.get("pin_memory") else deduce(self, node)
+
+    return deduce_value
+
+
+def _empty_strided_pinned(size: Any, stride: Any, dtype: Any) -> Any:
+    return pinned(torch.empty_strided(size, stride, dtype=dtype))
 
 
 def _place() -> torch.device:

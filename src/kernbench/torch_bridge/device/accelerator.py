@@ -1,6 +1,7 @@
 """What ``torch.accelerator`` asks C++, answered for the simulated devices.
 
-The public functions are PyTorch's own, and accept what they accept on CUDA.
+The public functions are PyTorch's own, and accept what they accept on CUDA. Code that is written
+for CUDA builds, as launchers that generate it and what Inductor writes, asks C++ itself.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import torch
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device import streams
 from kernbench.torch_bridge.device.module import device_count, set_device
-from kernbench.torch_bridge.placement.names import DEVICE_TYPE, current_index
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE, current_index, with_index
 
 _NO_DEVICE = -1
 _DTYPES = frozenset(
@@ -36,8 +37,57 @@ def exchange(index: int) -> int:
     return before
 
 
+def _exchange_if_any(index: int) -> int:
+    # PyTorch's compiler has rules by function, so that no two names may have one.
+    return exchange(index)
+
+
+def _raw_stream(index: int) -> int:
+    """Return the handle of a device's current stream."""
+    return streams.current_stream(index).cuda_stream
+
+
+def _parts(stream: streams.Stream) -> tuple[int, int, int]:
+    return stream.stream_id, stream.device_index, stream.device_type
+
+
+def _set_stream(stream_id: int, device_index: int, device_type: int = 1) -> None:
+    streams.set_stream(streams.external_stream(stream_id, device_index))
+
+
+def empty_strided(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+    """Return an uninitialized tensor on the current device, as generated code asks for it."""
+    return torch.empty_strided(size, stride, dtype=dtype, device=with_index(DEVICE_TYPE))
+
+
+def _install_raw_calls(patches: Patches) -> None:
+    patches.set_all(
+        torch._C,
+        {
+            "_cuda_getCurrentRawStream": _raw_stream,
+            "_cuda_getCurrentStream": lambda index: _parts(streams.current_stream(index)),
+            "_cuda_getDefaultStream": lambda index: _parts(streams.default_stream(index)),
+            "_cuda_setStream": _set_stream,
+            "_cuda_setDevice": lambda index: _set_index(index),
+            "_cuda_exchangeDevice": lambda index: exchange(index),
+            "_cuda_maybeExchangeDevice": lambda index: _exchange_if_any(index),
+            "_cuda_init": lambda: None,
+            "_cuda_isInBadFork": lambda: False,
+            "_cuda_hasPrimaryContext": lambda index: True,
+            "_cuda_canDeviceAccessPeer": lambda index, peer: index != peer,
+            "_cuda_clearCublasWorkspaces": lambda: None,
+            "_cuda_getArchFlags": lambda: " ".join(torch.cuda.get_arch_list()),
+        },
+    )
+    patches.set_all(
+        torch.cuda, {"_exchange_device": exchange, "_maybe_exchange_device": _exchange_if_any}
+    )
+    patches.set(torch._C._dynamo.guards, "_empty_strided_cuda", empty_strided)
+
+
 def install(patches: Patches) -> None:
-    """Let ``torch.accelerator`` answer for the simulated machine."""
+    """Let ``torch.accelerator``, and what is below ``torch.cuda``, answer for the machine."""
+    _install_raw_calls(patches)
     patches.set_all(
         torch._C,
         {

@@ -37,6 +37,9 @@ def install(patches: Patches) -> None:
             "_accelerator_emptyCache": _empty_cache,
             "_accelerator_emptyHostCache": lambda: None,
             "_accelerator_getMemoryInfo": mem_get_info,
+            "_accelerator_setAllocatorSettings": _set_settings,
+            "_accelerator_getAllocatorSettings": _settings,
+            "_cuda_cudaCachingAllocator_set_allocator_settings": _set_settings,
         },
     )
     patches.set_all(torch.cuda.memory, {"is_initialized": lambda: True, "_lazy_init": lambda: None})
@@ -90,6 +93,16 @@ def _fraction(device: Any = None) -> float:
 
 def _empty_cache() -> None:
     _allocator().empty_cache()
+
+
+def _set_settings(text: str) -> None:
+    process = current()
+    process.session.memories.change_settings(process, text)
+
+
+def _settings() -> str:
+    process = current()
+    return process.session.memories.settings_of(process).text
 
 
 def _statistics(device: Any = None) -> dict[str, Any]:

@@ -27,7 +27,12 @@ INSTALLATIONS = (
     Installation(
         "module", "torch.cuda: devices, streams and events", module.install, {"cuda_builds": _HIDES}
     ),
-    Installation("accelerator", "torch.accelerator", accelerator.install),
+    Installation(
+        "accelerator",
+        "torch.accelerator, and what code for CUDA builds calls",
+        accelerator.install,
+        {"cuda_builds": _HIDES},
+    ),
     Installation("rng", "DTensor's random numbers, equal on all ranks", rng.install),
     Installation("tensors", "tensors that report their simulated device", tensors.install),
     Installation("pinned", "pinned memory of the host", pinned.install),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from functools import update_wrapper
+from collections.abc import Callable
+from functools import partial, update_wrapper, wraps
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -16,10 +17,13 @@ import torch.export
 import torch.nn.parallel.comm
 import torch.utils.dlpack
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
+from kernbench.clock import user_site
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.device.cuda_memory import mem_get_info
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 from kernbench.torch_bridge.placement.residence import residence_of
 from kernbench.torch_bridge.processes.process import HERE
 
@@ -29,6 +33,10 @@ _to_tensor = torch.utils.dlpack.from_dlpack
 _POOLS = dict.fromkeys(
     ("MemPool", "use_mem_pool"),
     "the allocator's model has one pool per stream; leave the pool out",
+)
+_PARALLEL = (
+    "torch.nn.DataParallel needs CUDA's threads and copies; wrap the model in "
+    "DistributedDataParallel, with a rank for each device"
 )
 _REFUSED: dict[Any, dict[str, str]] = {
     torch.cuda.memory: _POOLS,
@@ -40,9 +48,7 @@ _REFUSED: dict[Any, dict[str, str]] = {
         "_compile_kernel": "CUDA C++ cannot be run; write the kernel in Triton",
     },
     torch.nn.parallel.comm: dict.fromkeys(
-        ("broadcast", "broadcast_coalesced", "reduce_add", "scatter", "gather"),
-        "torch.nn.DataParallel needs CUDA's threads and copies; wrap the model in "
-        "DistributedDataParallel, with a rank for each device",
+        ("broadcast", "broadcast_coalesced", "reduce_add", "scatter", "gather"), _PARALLEL
     ),
     torch.cuda.sparse: dict.fromkeys(
         (name for name in vars(torch.cuda.sparse) if name.endswith("Tensor")),
@@ -80,6 +86,9 @@ def install(patches: Patches) -> None:
                 # PyTorch's compiler identifies some of them by their parts.
                 update_wrapper(refuse, lacked)
             patches.set(owner, name, refuse)
+    kind = torch.nn.DataParallel
+    patches.set(kind, "__init__", _on_one_device(kind.__init__))
+    patches.set(kind, "scatter", _moving(kind.scatter))
     patches.set_all(
         torch.cuda,
         {
@@ -139,6 +148,34 @@ def _refusing(name: str, reason: str) -> Any:
         raise UnsupportedTorchError(f"{_called() if '._' in name else name}: {reason}")
 
     return refuse
+
+
+def _moving(scatter: Callable[..., Any]) -> Any:
+    """Return ``DataParallel.scatter``, which moves what a single device computes with."""
+
+    @wraps(scatter)
+    def move(self: Any, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
+        if len(device_ids) > 1:
+            return scatter(self, inputs, kwargs, device_ids)
+        to_device = partial(Tensor.to, device=torch.device(DEVICE_TYPE, device_ids[0]))
+        return tree_map_only(Tensor, to_device, ((inputs,), (kwargs,)))
+
+    return move
+
+
+def _on_one_device(begin: Callable[..., None]) -> Any:
+    """Return ``DataParallel``'s initializer, which refuses several devices where it is called."""
+
+    @wraps(begin)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        begin(self, *args, **kwargs)
+        if len(self.device_ids) > 1:
+            raise UnsupportedTorchError(
+                f"torch.nn.DataParallel on {len(self.device_ids)} devices, at {user_site()}: "
+                f"{_PARALLEL}"
+            )
+
+    return init
 
 
 def _no_part(name: str) -> NoReturn:

@@ -10,7 +10,7 @@ from torch import Tensor
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.placement.residence import residence_of, storage_of
 
-_NOT_PINNED = "Only dense CPU tensors can be pinned"
+NOT_PINNED = "Only dense CPU tensors can be pinned"
 
 
 def install(patches: Patches) -> None:
@@ -46,7 +46,7 @@ def pinned(tensor: Tensor) -> Tensor:
         RuntimeError: It is on a device.
     """
     if residence_of(tensor) is not None:
-        raise RuntimeError(_NOT_PINNED)
+        raise RuntimeError(NOT_PINNED)
     try:
         storage_of(tensor)._kernbench_pinned = True
     except (NotImplementedError, RuntimeError):

@@ -30,6 +30,8 @@ _ACTIONS = frozenset(
         "free_completed",
         "segment_alloc",
         "segment_free",
+        "segment_map",
+        "segment_unmap",
         "oom",
         "snapshot",
     }
@@ -141,6 +143,7 @@ def _snapshot(asked: Any = None) -> dict[str, Any]:
     pool = (0, 0) if asked is None else tuple(asked)[:2]
     with_traces = asked is None or len(asked) < 3 or asked[2]
     history = _history_of(process)
+    settings = process.session.memories.settings_of(process)
     segments: list[dict[str, Any]] = []
     traces: list[list[dict[str, Any]]] = [[] for _ in range(process.session.num_devices)]
     for sip_id, allocator in sorted(process.allocators.items()):
@@ -153,10 +156,10 @@ def _snapshot(asked: Any = None) -> dict[str, Any]:
         "segments": segments,
         "device_traces": traces,
         "allocator_settings": {
-            "PYTORCH_CUDA_ALLOC_CONF": "",
+            "PYTORCH_CUDA_ALLOC_CONF": settings.text,
             "max_split_size": -1,
             "garbage_collection_threshold": 0.0,
-            "expandable_segments": False,
+            "expandable_segments": settings.expandable_segments,
             "pinned_num_register_threads": 1,
             "release_lock_on_cudamalloc": False,
             "pinned_use_cuda_host_register": False,
@@ -179,7 +182,7 @@ def _segment(device: int, blocks: list[MemoryBlock]) -> dict[str, Any]:
         "stream": stream_of(first),
         "segment_type": "small" if first.pool[1] else "large",
         "segment_pool_id": pool_of(first),
-        "is_expandable": False,
+        "is_expandable": first.is_expandable,
         "frames": [],
         "blocks": [_block(each) for each in blocks],
     }

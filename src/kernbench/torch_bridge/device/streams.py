@@ -354,6 +354,8 @@ def synchronize(device: Any = None) -> None:
     process = current()
     sip_id = sip_of(DEVICE_TYPE if device is None else device)
     process.host.catch_up()
+    for work in [work for line, work in process.newest_works.items() if line[0] == sip_id]:
+        work.wait_on_host()
     for queue in process.session.run.devices.queues(sip_id):
         if queue.tail is not None:
             process.host.wait(queue.tail)

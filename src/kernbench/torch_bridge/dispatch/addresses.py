@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from kernbench.errors import BadPointerError, UnreachableError
 from kernbench.memory import Buffer
-from kernbench.runtime_api import HostMemory, LentMemory
+from kernbench.runtime_api import HostMemory, LentMemory, unreachable
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.dispatch.touching import count_writes
 from kernbench.torch_bridge.placement.names import device_at, unobserved
@@ -53,8 +53,8 @@ class Addresses(LentMemory):
         residence = residence_of(tensor)
         if residence is None or residence.device is None:
             return address
-        storage = storage_of(tensor)
-        start = self._start(storage, residence)
+        storage = _owner_of(storage_of(tensor))
+        start = self._start(storage, storage._kernbench)
         if not start:
             return address
         known = self._storages.get(start)
@@ -106,18 +106,22 @@ class Addresses(LentMemory):
             return super().find(address, sip_id)
         start, storage = found
         residence = storage._kernbench
+        shared = getattr(storage, "_kernbench_shared", None)
+        if shared is not None:
+            why_not = "" if shared.sip_id == sip_id else unreachable(shared, sip_id)
+            if why_not:
+                raise UnreachableError(f"lies in {shared.name} on {residence.device}; {why_not}")
+            return shared  # type: ignore[no-any-return]
         if residence.sip_id != sip_id:
             raise UnreachableError(
                 f"lies on {residence.device}, but the kernel runs on {device_at(sip_id)}"
             )
         if not self._has_data:
             return _known_buffer(start, storage, sip_id)
-        whole = _bytes_of(storage, 0)
-        with unobserved():
-            buffer = HostMemory(sip_id).tensor(whole, "memory", "an address in memory").buffer
+        buffer = buffer_of_storage(storage, sip_id, "memory")
         order = current().order
         if order is not None:
-            count_writes(order, whole, buffer)
+            count_writes(order, _bytes_of(storage, 0), buffer)
         return buffer
 
     def _start(self, storage: Any, residence: Any) -> int:
@@ -149,6 +153,19 @@ class Addresses(LentMemory):
                 size_bytes = storage.nbytes()
                 return (start, storage) if address < start + size_bytes else None
         return None
+
+
+def _owner_of(storage: Any) -> Any:
+    """Return the storage that has the memory which one of another rank shows."""
+    is_shared = getattr(storage, "_kernbench_shared", None) is not None
+    return getattr(storage, "_kernbench_owner", storage) if is_shared else storage
+
+
+def buffer_of_storage(storage: Any, sip_id: int, name: str) -> Buffer:
+    """Return the memory of a storage, for kernels on a SIP."""
+    whole = _bytes_of(storage, 0)
+    with unobserved():
+        return HostMemory(sip_id).tensor(whole, name, "an address in memory").buffer
 
 
 def _known_buffer(start: int, storage: Any, sip_id: int) -> Buffer:

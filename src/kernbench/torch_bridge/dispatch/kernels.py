@@ -15,8 +15,11 @@ from kernbench.runtime_api import (
     HostMemory,
     KernelLauncher,
     LivePlan,
+    Place,
     Reach,
+    build_paced,
     describe_launch,
+    paced_plan,
     refuse_out_of_bounds,
     run_on_copies,
     run_watched,
@@ -79,6 +82,8 @@ class TorchLauncher(KernelLauncher):
             written = [args[index] for index, _, _, writes in plan.pointers if writes]
             process.capture.take_kernel(self.launch, (binary, grid, args), written)
         params = self._params_of(plan, args, state)
+        if run.has_symmetric and self._launch_paced(plan, params, entry.name, state):
+            return
         if isinstance(plan, LivePlan):
             timing = self._run_live(plan, params, state)
         else:
@@ -108,6 +113,39 @@ class TorchLauncher(KernelLauncher):
         if order is None or not order.finds_races or hasattr(queue, "stands_for"):
             return Launched(name, state.rank)
         return Launched(name, state.rank, order.on_stream(queue))
+
+    def _launch_paced(
+        self, plan: KernelPlan | LivePlan, params: list[Any], name: str, state: RankState
+    ) -> bool:
+        """Run a kernel to its end if it communicates with other SIPs; return whether it does.
+
+        What it writes depends on what others do meanwhile, and PyTorch's next operation may read
+        it: the rank waits, and others run.
+        """
+        process, run = current(), self.run
+        paced = paced_plan(run, plan, params, state.sip_id)
+        if paced is None:
+            return False
+        if process.capture is not None:
+            process.capture.refuse(f"kernel {name}, which communicates with other devices,")
+        if run.keeper is not None:
+            run.keeper.refused[f"kernel {name} communicates with other SIPs while it runs"] = None
+        addresses = [
+            each.buffer.address + each.offset_bytes if isinstance(each, PointerArg) else 0
+            for each in params
+        ]
+        launch = build_paced(self, paced, state, (), addresses, params, name)
+        process.host.owe_triton(len(params))
+        launch.earliest_ps = process.host.spend(name)
+        process.host.queue_of(state.sip_id).submit(launch)
+        rank = run.simulation.running
+        if rank is not None:
+            rank.host_ps = process.host.paid_ps
+        process.session.waits_for_kernels = True
+        run.simulation.wait(launch)
+        launch.waited_for()
+        run.replay_queue.drain()
+        return True
 
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         """Return the modeled time of all that ``fn`` launches, PyTorch's operations included."""
@@ -221,6 +259,7 @@ class TorchLauncher(KernelLauncher):
             if not isinstance(tensor, Tensor):
                 tensor = _tensor_at(what, tensor)
             residence = _on_device(what, tensor, state.sip_id)
+            shared = getattr(tensor.untyped_storage(), "_kernbench_shared", None)
             start = tensor.storage_offset() * tensor.element_size()
             # Storages begin at multiples of more than anything asks for.
             starts[index] = start
@@ -245,8 +284,12 @@ class TorchLauncher(KernelLauncher):
                 else:
                     params[index] = tensor
                 continue
-            with executing():
-                found = memory.tensor(tensor, plan.kernel.param_names[index], what)
+            if shared is None:
+                with executing():
+                    found = memory.tensor(tensor, plan.kernel.param_names[index], what)
+            else:
+                address = shared.address + start
+                found = Place(address, shared, plan.kernel.param_names[index])
             if first < 0 or end > size:
                 assert not isinstance(plan, LivePlan)
                 refuse_out_of_bounds(self.engine, plan, index, found, state)

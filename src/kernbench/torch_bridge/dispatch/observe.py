@@ -18,15 +18,17 @@ from kernbench.torch_bridge.base.operation_timing import phase_now
 from kernbench.torch_bridge.base.operations import PLAIN, Operation, describe, holds_memory, waits
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs import check_operands, num_bytes
-from kernbench.torch_bridge.device.pinned import is_pinned, pinned
+from kernbench.torch_bridge.device.pinned import NOT_PINNED, is_pinned, pinned
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
 from kernbench.torch_bridge.device.streams import refuse_in_capture
 from kernbench.torch_bridge.dispatch.known_values import follow, with_known_ends
 from kernbench.torch_bridge.dispatch.operands import (
     ends_of_copy,
     is_for_device,
+    is_of_graph,
     residence_among,
     used_tensors,
+    with_near_indices,
 )
 from kernbench.torch_bridge.dispatch.pricing import Pricing
 from kernbench.torch_bridge.dispatch.shapes import Known, comes_back, copy_to_host
@@ -222,6 +224,9 @@ class Observer(Mode):
             return capture.observe(self._observe, func, operation, args, kwargs)
         if kwargs and (kwargs.get("device") is not None or kwargs.get("pin_memory")):
             return self._make(func, operation, args, kwargs)
+        if operation.moves_indices:
+            with self:
+                args = with_near_indices(args)
         source = residence_among(operation, args)
         if kwargs:
             check_named(operation, kwargs)
@@ -250,10 +255,10 @@ class Observer(Mode):
         if func is _ZERO_WITHOUT_MEMORY:
             # Below a dispatch mode PyTorch's kernels read the memory that such a tensor lacks.
             func = _ZEROS
-        if kwargs.get("pin_memory"):
-            return pinned(self._make(func, operation, args, {**kwargs, "pin_memory": False}))
         asked = kwargs.get("device")
         source = residence_among(operation, args)
+        if kwargs.get("pin_memory"):
+            return self._make_pinned(func, operation, args, kwargs, source)
         target: torch.device | None = None
         if asked is not None and asked.type == DEVICE_TYPE:
             if _dispatch_mode(_FAKE) is not None:
@@ -266,10 +271,31 @@ class Observer(Mode):
         elif asked is None or asked == self._place:
             # C++ passes this for tensors that belong on the operand's device.
             if source is not None:
-                target = source.device
+                target = None if asked == CPU and is_of_graph(func) else source.device
             elif phase_now() is AutogradPhase.BACKWARD:
                 return self._make_in_backward(func, operation, args, kwargs)
         return self._move(func, operation, args, kwargs, source, target)
+
+    def _make_pinned(
+        self,
+        func: Any,
+        operation: Operation,
+        args: Any,
+        kwargs: dict[str, Any],
+        source: Residence | None,
+    ) -> Any:
+        """Execute an operation that makes tensors in pinned memory, which is the host's."""
+        asked = kwargs.get("device")
+        if MOVE.under_way:
+            target = MOVE.target
+        elif asked is not None:
+            target = with_index(asked) if asked.type == DEVICE_TYPE else None
+        else:
+            target = None if source is None else source.device
+        if target is not None:
+            raise RuntimeError(NOT_PINNED)
+        unpinned = {**kwargs, "pin_memory": False}
+        return pinned(self._move(func, operation, args, unpinned, source, None))
 
     def _make_in_backward(
         self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]

@@ -10,10 +10,16 @@ from types import FrameType
 from typing import Any
 
 import torch
+import torch.fx.interpreter
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from kernbench.torch_bridge.base.operations import PLAIN, Operation, holds_memory
+from kernbench.torch_bridge.base.operations import (
+    OF_INDICES,
+    PLAIN,
+    Operation,
+    holds_memory,
+)
 from kernbench.torch_bridge.base.refusals import MixedDevicesError
 from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.in_use import check_use
@@ -28,6 +34,11 @@ from kernbench.torch_bridge.placement.residence import (
 
 _HERE = str(Path(__file__).parents[1])
 _OVERLOADS = torch._ops.__file__
+_GRAPH = "<eval_with_key>"
+"""How the file of a traced graph's code is named."""
+_INTERPRETER = torch.fx.interpreter.__file__
+_MOST_FRAMES = 24
+"""Between a graph and the observer, with some modes of the program."""
 _ANYWHERE = Residence(None)
 """The residence of wrappers, and of sparse tensors of the host: they go with both."""
 _ANYWHERE.is_open = True
@@ -69,10 +80,14 @@ def residence_among(operation: Operation, args: Any) -> Residence | None:
             found = residence
         elif found.device is not residence.device and found.device != residence.device:
             _refuse_mix(operation, found.device, residence.device)
-    if found is not None and has_host:
+    if found is not None and has_host and not _are_indices(operation, args):
         arg = None  # A loop variable would count as a reference to a tensor.
         _check_host(operation, found.device, args)
     return found
+
+
+def _are_indices(operation: Operation, args: Any) -> bool:
+    return type(args) is not tuple and operation.full_name in OF_INDICES
 
 
 def is_for_device(operation: Operation, args: Any, kwargs: dict[str, Any]) -> bool:
@@ -168,6 +183,24 @@ def _passed_by_overloads() -> int:
     return by_overload - directly - 1
 
 
+def is_of_graph(func: Any) -> bool:
+    """Return whether a traced graph calls an operation: a device that it names is meant.
+
+    C++ names the host for what belongs on a device, as it has that device's tensors there.
+    """
+    inner, frame = None, sys._getframe(1)
+    for _ in range(_MOST_FRAMES):
+        outer = frame.f_back
+        if outer is None:
+            break
+        inner, frame = frame, outer
+        file = frame.f_code.co_filename
+        if file.startswith(_GRAPH) or file == _INTERPRETER:
+            # Between them are modes; one that C++ calls has another operation.
+            return inner.f_code.co_filename == _OVERLOADS and inner.f_locals.get("self") is func
+    return False
+
+
 def _refuse_mix(operation: Operation, first: Any, second: Any) -> None:
     if not operation.is_on_one_device:
         return
@@ -197,6 +230,36 @@ def ends_of_copy(args: Any) -> tuple[Residence | None, torch.device | None]:
     ):
         target = settle(args[0], source.device, "copy_")
     return source, None if target is None else target.device
+
+
+def with_near_indices(args: Any) -> Any:
+    """Return the arguments of ``index_put_``, with what is elsewhere on the device of its tensor.
+
+    These are indices, and a value without dims; where there is a mask, the places that it has.
+    Source: ``make_info`` and ``_index_put_impl_`` of PyTorch's ``TensorAdvancedIndexing.cpp``.
+    """
+    target = residence_of(args[0])
+    device = CPU if target is None or target.device is None else target.device
+    far = [_is_far(each, device) for each in args[1]]
+    is_far_value = not args[2].dim() and _is_far(args[2], device)
+    if not (any(far) or is_far_value) or (target is not None and target.is_open):
+        return args
+    if device is CPU and _is_of_cpp(args, 0):
+        return args
+    indices: list[Any] = []
+    for index, is_far in zip(args[1], far, strict=True):
+        if is_far and index.dtype in (torch.bool, torch.uint8):
+            indices += [each.to(device) for each in index.nonzero().unbind(1)]
+        else:
+            indices.append(index.to(device) if is_far else index)
+    value = args[2].to(device) if is_far_value else args[2]
+    return (args[0], indices, value, *args[3:])
+
+
+def _is_far(tensor: Any, device: torch.device) -> bool:
+    """Return whether a tensor is on another simulated device."""
+    residence = residence_of(tensor) if isinstance(tensor, Tensor) else None
+    return residence is not None and residence.device is not None and residence.device != device
 
 
 def leaves(values: Any) -> list[Tensor]:

@@ -43,8 +43,23 @@ def remarks_of(session: Session) -> list[str]:
     if session.lacks_shared_memory:
         lines.append(
             "torch.compile was asked for collectives in symmetric memory, as async tensor "
-            "parallelism has them, which ranks of PyTorch programs do not have: they ran, and were "
-            "timed, as usual collectives"
+            "parallelism has them, which are not modeled: they ran, and were timed, as usual "
+            "collectives"
+        )
+    if session.as_nccl:
+        lines.append(
+            "back ends of torch.distributed that torchcomms brings ran, and were timed, as NCCL: "
+            f"{', '.join(sorted(session.as_nccl))}"
+        )
+    if session.waits_for_kernels:
+        lines.append(
+            "hosts waited for each kernel that communicates through symmetric memory, as its "
+            "numbers are known only then: what a host would have launched meanwhile begins later"
+        )
+    if session.reads_peers:
+        lines.append(
+            "PyTorch's own operations on other ranks' memory (get_buffer) are timed as on memory "
+            "of their own; the links have the traffic of Triton kernels and collectives alone"
         )
     if session.stand_ins:
         lines.append(
@@ -57,6 +72,12 @@ def remarks_of(session: Session) -> list[str]:
             f"of the simulation, without its devices and in no simulated time: "
             f"{', '.join(session.outside)}; ranks are started by --nproc-per-node or "
             "torch.multiprocessing, and workers by multiprocessing"
+        )
+    left_out = set[str]().union(*(each.left_out for each in session.memories.settings.values()))
+    if left_out:
+        lines.append(
+            "of what PYTORCH_ALLOC_CONF asks, not modeled, so that memory is assigned as without: "
+            f"{', '.join(sorted(left_out))}"
         )
     devices, machine = session.num_devices, session.run.machine
     if devices < machine.sips_per_host:

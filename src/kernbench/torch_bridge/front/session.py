@@ -63,6 +63,14 @@ class Session:
         """Python programs that ranks have started outside of the simulation."""
         self.stand_ins: set[str] = set()
         """Packages in whose place kernbench's stand-ins were imported."""
+        self.rendezvous: dict[Any, dict[int, Any]] = {}
+        """Symmetric memory that ranks have brought to a meeting, by group and call."""
+        self.reads_peers = False
+        """Whether a rank has other ranks' memory as a tensor."""
+        self.waits_for_kernels = False
+        """Whether a rank has waited for a kernel that communicates (ADR-0230)."""
+        self.as_nccl: set[str] = set()
+        """Back ends of torchcomms that programs named, in whose place NCCL's groups were made."""
         self.has_even_choices = False
         """Whether a choice of unknown numbers was taken to be even (ADR-0193)."""
         self.even_choices: dict[str, None] = {}

@@ -8,8 +8,10 @@ from kernbench.torch_bridge.memory.allocator import (
     PrivatePool,
 )
 from kernbench.torch_bridge.memory.devices import Memories, SharedDevice
+from kernbench.torch_bridge.memory.settings import AllocatorSettings
 
 __all__ = [
+    "AllocatorSettings",
     "BlockObserver",
     "CachingAllocator",
     "DeviceFullError",

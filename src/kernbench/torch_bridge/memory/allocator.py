@@ -1,7 +1,7 @@
 """A model of PyTorch's caching allocator: sizes and addresses of blocks, without any memory.
 
 Source of the rules and sizes: PyTorch's ``c10/cuda/CUDACachingAllocator.cpp``, with its default
-settings (no expandable segments, no limit on splitting).
+settings (no limit on splitting), and with expandable segments where a program asks for them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from kernbench.torch_bridge.memory import expandable
+from kernbench.torch_bridge.memory.settings import AllocatorSettings
+
 if TYPE_CHECKING:
     from kernbench.memory import LiveAllocation
 
 CallFrame = tuple[str, int, str]
 """A file, a line and the name of a function."""
+SegmentAction = Literal["segment_alloc", "segment_free", "segment_map", "segment_unmap"]
+"""What is done with a segment, or with a piece of an expandable one."""
 
 _MIB = 1 << 20
 ROUNDING = 512
@@ -46,8 +51,10 @@ class MemoryBlock:
         "before",
         "fits_since",
         "frames",
+        "is_expandable",
         "is_free",
         "is_gathered",
+        "is_mapped",
         "label",
         "num_again",
         "owner",
@@ -64,6 +71,10 @@ class MemoryBlock:
         self.before: MemoryBlock | None = None
         self.after: MemoryBlock | None = None
         self.is_free = True
+        self.is_expandable = False
+        """Whether it is of a segment that grows."""
+        self.is_mapped = True
+        """Whether it has memory; addresses without are neither free nor in use."""
         self.asked_bytes = 0
         """The size of the request, before rounding."""
         self.num_again = 0
@@ -163,8 +174,12 @@ class BlockObserver(Protocol):
     def freed(self, block: MemoryBlock) -> None:
         """Note that a block is not in use any more."""
 
-    def segment(self, action: Literal["segment_alloc", "segment_free"], block: MemoryBlock) -> None:
+    def segment(self, action: SegmentAction, block: MemoryBlock) -> None:
         """Note that the device has given a segment, which is one block, or has it back."""
+
+
+Free = tuple[int, int, MemoryBlock]
+"""A free block, with its size and its address before it, by which they are sorted."""
 
 
 class _Noted(deque[MemoryBlock]):
@@ -183,14 +198,25 @@ class CachingAllocator:
     """The blocks of one process on one device.
 
     ``reserve`` takes the bytes of a segment from the device, and raises :class:`DeviceFullError`
-    if too few are free; ``release`` returns them.
+    if too few are free; ``release`` returns them. Expandable segments have addresses for all of a
+    device's ``capacity_bytes``.
     """
 
-    def __init__(self, reserve: Callable[[int], None], release: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        reserve: Callable[[int], None],
+        release: Callable[[int], None],
+        capacity_bytes: int = 1 << 40,
+        settings: AllocatorSettings | None = None,
+    ) -> None:
         self._reserve = reserve
         self._release = release
-        self._free: dict[Any, list[tuple[int, int, MemoryBlock]]] = {}
+        self._capacity_bytes = capacity_bytes
+        self.settings = settings or AllocatorSettings()
+        self._free: dict[Any, list[Free]] = {}
         """The free blocks of each pool, sorted by size and then by address."""
+        self._unmapped: dict[Any, list[tuple[int, MemoryBlock]]] = {}
+        """The blocks without memory of each pool's expandable segments, sorted by address."""
         self._next_address = 0
         self._num_changes = 0
         """The number of changes of the free blocks."""
@@ -244,14 +270,21 @@ class CachingAllocator:
         free = self._free.get(pool)
         if free is None:
             free = self._free[pool] = []
-        block = self._taken_back(pool, size, free) if len(self.returned) == 1 else None
+        # Expandable segments are chosen and split by other rules.
+        is_expandable = self.settings.expandable_segments
+        is_usual = not (is_expandable or self._unmapped)
+        block = None
+        if is_usual and len(self.returned) == 1:
+            block = self._taken_back(pool, size, free)
         if block is None:
             if self.returned:
                 self.settle()
             position = bisect_left(free, (size,))
+            if not is_usual:
+                position = expandable.best(free, position, is_expandable)
             block = free.pop(position)[2] if position < len(free) else self._new_segment(pool, size)
             rest = block.size - size
-            if rest and (is_small or rest > SMALL):
+            if rest and (is_small or is_expandable or rest > SMALL):
                 self._split(block, size, free)
             block.is_free = False
             self._num_changes += 1
@@ -264,9 +297,7 @@ class CachingAllocator:
         amounts.allocations.current += 1
         return block
 
-    def _taken_back(
-        self, pool: Any, size: int, free: list[tuple[int, int, MemoryBlock]]
-    ) -> MemoryBlock | None:
+    def _taken_back(self, pool: Any, size: int, free: list[Free]) -> MemoryBlock | None:
         """Return the only freed block, if a request would get exactly that block.
 
         Programs drop a result and make another one like it: merging the block with its neighbour
@@ -311,28 +342,34 @@ class CachingAllocator:
         while self.returned:
             block = self.returned.popleft()
             self._count_out(block)
-            free = self._free[block.pool]
-            after, before = block.after, block.before
-            if after is not None and after.is_free:
-                free.pop(bisect_left(free, (after.size, after.address)))
-                self._join(block, after)
-            if before is not None and before.is_free:
-                free.pop(bisect_left(free, (before.size, before.address)))
-                self._join(before, block)
-                block = before
-            block.is_free = True
-            insort(free, (block.size, block.address, block))
+            self._put_away(block, self._free[block.pool])
+
+    def _put_away(self, block: MemoryBlock, free: list[Free]) -> MemoryBlock:
+        """Add a block to the free ones; return it, or what it is now a part of."""
+        after, before = block.after, block.before
+        if after is not None and after.is_free:
+            expandable.take_out(free, after)
+            self._join(block, after)
+        if before is not None and before.is_free:
+            expandable.take_out(free, before)
+            self._join(before, block)
+            block = before
+        expandable.put_in(free, block)
+        return block
 
     def segments(self) -> list[list[MemoryBlock]]:
-        """Return the blocks of each segment, all in the order of addresses."""
+        """Return the blocks of each segment, all in the order of addresses.
+
+        Of expandable segments each part with memory is one.
+        """
         self.settle()
         blocks = [*self.in_use, *(each[2] for free in self._free.values() for each in free)]
-        firsts = [each for each in blocks if each.before is None]
+        firsts = [each for each in blocks if each.before is None or not each.before.is_mapped]
         found = []
         for first in sorted(firsts, key=lambda each: each.address):
             segment: list[MemoryBlock] = []
             block: MemoryBlock | None = first
-            while block is not None:
+            while block is not None and block.is_mapped:
                 segment.append(block)
                 block = block.after
             found.append(segment)
@@ -344,7 +381,13 @@ class CachingAllocator:
         for (stream, _), free in self._free.items():
             if isinstance(stream, PrivatePool) and stream.num_users:
                 continue
-            whole = [each for each in free if each[2].before is None and each[2].after is None]
+            for each in [each[2] for each in free if each[2].is_expandable]:
+                self._unmap(each, free)
+            whole = [
+                each
+                for each in free
+                if each[2].before is None and each[2].after is None and not each[2].is_expandable
+            ]
             for each in whole:
                 free.remove(each)
                 if self.recorder is not None:
@@ -354,23 +397,21 @@ class CachingAllocator:
                 self._amounts.segments.drop(1)
 
     def _new_segment(self, pool: Any, size: int) -> MemoryBlock:
-        if size <= SMALL:
-            segment = SMALL_SEGMENT
-        elif size < OWN_SEGMENT:
-            segment = LARGE_SEGMENT
-        else:
-            segment = -(-size // SEGMENT_ROUNDING) * SEGMENT_ROUNDING
+        take = self._grow if self.settings.expandable_segments else self._take_segment
         try:
-            self._take(segment)
+            return take(pool, size)
         except DeviceFullError:
             self.num_retries += 1
             self.empty_cache()
             try:
-                self._take(segment)
+                return take(pool, size)
             except DeviceFullError:
                 self.num_failures += 1
                 raise
-        self._amounts.reserved_bytes.current += segment
+
+    def _take_segment(self, pool: Any, size: int) -> MemoryBlock:
+        segment = _segment_for(size)
+        self._take(segment)
         self._amounts.segments.current += 1
         block = MemoryBlock(self, pool, self._next_address, segment)
         # A gap, so that segments are never adjacent.
@@ -379,27 +420,112 @@ class CachingAllocator:
             self.recorder.segment("segment_alloc", block)
         return block
 
-    def _take(self, segment: int) -> None:
+    def _grow(self, pool: Any, size: int) -> MemoryBlock:
+        """Return a block of at least ``size`` bytes of an expandable segment, not in a free list.
+
+        What was mapped when the device turns out to be full stays, as free blocks.
+        """
+        self._check_limit(_segment_for(size))
+        free, unmapped = self._free[pool], self._unmapped.setdefault(pool, [])
+        block = expandable.room_for(size, unmapped) or self._new_addresses(pool, unmapped)
+        if not block.is_mapped:
+            block = self._map(block, min(block.size, size), free)
+        while block.size < size:
+            assert block.after is not None
+            block = self._map(block.after, min(block.after.size, size - block.size), free)
+        expandable.take_out(free, block)
+        return block
+
+    def _new_addresses(self, pool: Any, unmapped: list[tuple[int, MemoryBlock]]) -> MemoryBlock:
+        first = expandable.aligned(self._next_address)
+        size = expandable.addresses_of(self._capacity_bytes, pool)
+        self._next_address = first + size + ROUNDING
+        block = MemoryBlock(self, pool, first, size)
+        block.is_expandable, block.is_mapped, block.is_free = True, False, False
+        insort(unmapped, (first, block))
+        return block
+
+    def _map(self, block: MemoryBlock, size: int, free: list[Free]) -> MemoryBlock:
+        """Map at least ``size`` bytes at a block's begin; return the free block that has them."""
+        piece = expandable.piece_of(block)
+        mapped = -(-size // piece) * piece
+        self._take(mapped)
+        unmapped = self._unmapped[block.pool]
+        unmapped.remove((block.address, block))
+        if mapped < block.size:
+            rest = self._part(block, mapped)
+            rest.is_mapped = rest.is_free = False
+            insort(unmapped, (rest.address, rest))
+        block.is_mapped = True
+        if self.recorder is not None:
+            self.recorder.segment("segment_map", block)
+        return self._put_away(block, free)
+
+    def _unmap(self, block: MemoryBlock, free: list[Free]) -> None:
+        """Give the pieces that lie wholly in a free block back to the device."""
+        first, last = expandable.whole_pieces(block)
+        if first >= last:
+            return
+        expandable.take_out(free, block)
+        if first > block.address:
+            inner = self._part(block, first - block.address)
+            expandable.put_in(free, block)
+            block = inner
+        if last < block.address + block.size:
+            expandable.put_in(free, self._part(block, last - block.address))
+        block.is_free = block.is_mapped = False
+        if self.recorder is not None:
+            self.recorder.segment("segment_unmap", block)
+        self._release(block.size)
+        self._amounts.reserved_bytes.drop(block.size)
+        unmapped, before, after = self._unmapped[block.pool], block.before, block.after
+        if after is not None and not after.is_mapped:
+            unmapped.remove((after.address, after))
+            self._join(block, after)
+        if before is not None and not before.is_mapped:
+            unmapped.remove((before.address, before))
+            self._join(before, block)
+            block = before
+        if block.before is not None or block.after is not None:
+            insort(unmapped, (block.address, block))
+
+    def _check_limit(self, size: int) -> None:
         most = self.most_bytes
-        if most is not None and self._amounts.reserved_bytes.current + segment > most:
+        if most is not None and self._amounts.reserved_bytes.current + size > most:
             raise DeviceFullError
+
+    def _take(self, segment: int) -> None:
+        self._check_limit(segment)
         self._reserve(segment)
+        self._amounts.reserved_bytes.current += segment
         if self.when_reserved is not None:
             self.when_reserved()
 
-    def _split(
-        self, block: MemoryBlock, size: int, free: list[tuple[int, int, MemoryBlock]]
-    ) -> None:
+    def _split(self, block: MemoryBlock, size: int, free: list[Free]) -> None:
+        expandable.put_in(free, self._part(block, size))
+
+    def _part(self, block: MemoryBlock, size: int) -> MemoryBlock:
+        """Cut a block to a size, and return the rest of it."""
         rest = MemoryBlock(self, block.pool, block.address + size, block.size - size)
         rest.before, rest.after = block, block.after
         if block.after is not None:
             block.after.before = rest
         block.after = rest
         block.size = size
-        insort(free, (rest.size, rest.address, rest))
+        rest.is_expandable = block.is_expandable
+        return rest
 
     def _join(self, block: MemoryBlock, after: MemoryBlock) -> None:
         block.size += after.size
         block.after = after.after
         if after.after is not None:
             after.after.before = block
+
+
+def _segment_for(size: int) -> int:
+    """Return how large a segment is that is taken for a request."""
+    if size <= SMALL:
+        return SMALL_SEGMENT
+    if size < OWN_SEGMENT:
+        return LARGE_SEGMENT
+    return -(-size // SEGMENT_ROUNDING) * SEGMENT_ROUNDING

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from kernbench.torch_bridge.memory.allocator import CachingAllocator, DeviceFullError
+from kernbench.torch_bridge.memory.settings import AllocatorSettings
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
@@ -48,11 +50,14 @@ class Memories(Generic[Owner]):
         self._devices: dict[int, SharedDevice] = {}
         self.allocators: dict[tuple[Owner, int], CachingAllocator] = {}
         """Allocators by process and device."""
+        self.settings: dict[Owner, AllocatorSettings] = {}
+        """What processes ask of their allocators."""
 
     def forget(self) -> None:
         """Let all processes be gone."""
         self._devices.clear()
         self.allocators.clear()
+        self.settings.clear()
 
     def device(self, sip_id: int) -> SharedDevice:
         """Return the memory of a device, which all processes share."""
@@ -62,11 +67,30 @@ class Memories(Generic[Owner]):
             found = self._devices[sip_id] = SharedDevice(capacity_bytes)
         return found
 
+    def settings_of(self, process: Owner) -> AllocatorSettings:
+        """Return the settings of the calling process: at first those of its environment."""
+        found = self.settings.get(process)
+        if found is None:
+            found = self.settings[process] = AllocatorSettings.of(os.environ)
+        return found
+
+    def change_settings(self, process: Owner, text: str) -> None:
+        """Let the calling process's allocators go by other settings from now on."""
+        settings = self.settings_of(process)
+        settings.read(text)
+        for (owner, _), allocator in self.allocators.items():
+            if owner == process:
+                # What was chosen by the rules before is not taken back unseen.
+                allocator.settle()
+
     def allocator(self, process: Owner, sip_id: int) -> CachingAllocator:
         """Return a process's allocator of a device."""
         found = self.allocators.get((process, sip_id))
         if found is None:
-            device = self.device(sip_id)
-            found = CachingAllocator(device.reserve, device.release)
+            device, settings = self.device(sip_id), self.settings_of(process)
+            capacity = device.capacity_bytes
+            found = CachingAllocator(device.reserve, device.release, capacity, settings)
+            if settings.memory_fraction is not None:
+                found.most_bytes = int(settings.memory_fraction * capacity)
             self.allocators[process, sip_id] = found
         return found

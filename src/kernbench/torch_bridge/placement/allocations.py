@@ -109,6 +109,18 @@ def _out_of_memory(
         f"{shown(reserved - used)} is cached by its allocator"
         + (f", {shown(others)} with other ranks" if others else ""),
     ]
+    if reserved > used and not allocator.settings.expandable_segments:
+        lines.append(
+            f"  of the allocated memory {shown(used)} is allocated by PyTorch, and "
+            f"{shown(reserved - used)} is reserved by PyTorch but unallocated. If reserved but "
+            "unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True "
+            "to avoid fragmentation"
+            + (
+                ": together with what is free it would be enough"
+                if size_bytes <= reserved - used + device.free_bytes
+                else ""
+            )
+        )
     if allocator.most_bytes is not None:
         lines.append(
             f"  torch.cuda.set_per_process_memory_fraction lets this rank have "

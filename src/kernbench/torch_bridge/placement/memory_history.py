@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from kernbench.torch_bridge.memory import CachingAllocator, MemoryBlock
-    from kernbench.torch_bridge.memory.allocator import CallFrame
+    from kernbench.torch_bridge.memory.allocator import CallFrame, SegmentAction
     from kernbench.torch_bridge.processes.process import Process
 
 Context = Literal["state", "alloc", "all"] | None
@@ -58,9 +58,7 @@ class History:
             self._keep("free_requested", block, block.asked_bytes, kept)
             self._keep("free_completed", block, block.asked_bytes, kept)
 
-    def segment(
-        self, action: Literal["segment_alloc", "segment_free"], block: MemoryBlock, frame: FrameType
-    ) -> None:
+    def segment(self, action: SegmentAction, block: MemoryBlock, frame: FrameType) -> None:
         """Keep that the device has given a segment, or has it back."""
         if not self.is_on:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from kernbench.torch_bridge.processes.python_calls import FRAMES_OF_FUNCTION, IN
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.memory import MemoryBlock
+    from kernbench.torch_bridge.memory.allocator import SegmentAction
     from kernbench.torch_bridge.placement.memory_history import History
     from kernbench.torch_bridge.processes.process import Process
 
@@ -152,7 +153,7 @@ class ProcessMemory:
                 allocation.is_for(Phase.ACTIVATIONS)
         self._log.ended(allocation, self._process.host.paid_ps)
 
-    def segment(self, action: Literal["segment_alloc", "segment_free"], block: MemoryBlock) -> None:
+    def segment(self, action: SegmentAction, block: MemoryBlock) -> None:
         """Note that the device has given a segment, which is one block, or has it back."""
         if self.history is not None:
             self.history.segment(action, block, sys._getframe(2))

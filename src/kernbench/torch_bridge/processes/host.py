@@ -307,6 +307,9 @@ class Host:
         """Block the rank until ``handle`` has ended in simulated time, and raise its error."""
         since_ps = self.now_ps
         simulation = self._run.simulation
+        if self._run.has_symmetric:
+            # PyTorch's operations may have written what a kernel waits for.
+            self._run.signals.recorded()
         simulation.wait(handle)
         handle.waited_for()
         end_ps = self.now_ps

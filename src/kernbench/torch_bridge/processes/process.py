@@ -95,6 +95,13 @@ class MemoryUse(BlockObserver, Protocol):
         """Note that the program has ended, or another thread of it."""
 
 
+class PendingWork(Protocol):
+    """A call of a collective that may be pending."""
+
+    def wait_on_host(self) -> None:
+        """Block the rank until it has ended in simulated time."""
+
+
 class Priced(Protocol):
     """An observer whose costs depend on the precision that a process requests."""
 
@@ -131,6 +138,8 @@ class Process:
         """Its ``torch.distributed`` world, once it was used."""
         self.context_parallel: Any = None
         """Its settings of context parallel attention, once it has any."""
+        self.symmetric: Any = None
+        """What it has of symmetric memory besides tensors, once it has any."""
         self.random_state = RandomState()
         """The state of its devices' default generator."""
         self.random_positions: dict[tuple[int, int], Any] = {}
@@ -194,6 +203,9 @@ class Process:
         """Whether it has asked to end without all that, as by ``os._exit``."""
         self.copies: list[tuple[Any, StreamCommand, bool, str]] = []
         """Copies of pinned memory that may be under way: its storage, whether it is written."""
+        self.newest_works: dict[Any, PendingWork] = {}
+        """Its latest collective of each stream of NCCL's that nothing has waited for; the key
+        begins with the SIP."""
         self.kept: set[Any] = set()
         """Objects that only C++ refers to, whose Python halves must stay alive."""
 

@@ -130,6 +130,15 @@ def check_lengths(**lengths: Tensor | None) -> None:
             raise RuntimeError(f"{name} must have dtype int32, but got {given.dtype}")
 
 
+def check_sums(lse: Tensor, shape: tuple[int, ...]) -> None:
+    """Refuse sums of exponentials of other queries, beside which the kernels would read."""
+    if tuple(lse.shape) != shape:
+        raise RuntimeError(
+            f"FlashAttention backward: softmax_lse must have shape {shape}, one log of a sum for "
+            f"each query, but has {tuple(lse.shape)}"
+        )
+
+
 def options_of(
     dropout_p: float,
     softmax_scale: float,

@@ -30,6 +30,7 @@ from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
     call_of,
     check,
     check_lengths,
+    check_sums,
     drawn,
     kernel_of,
     launch,
@@ -197,14 +198,15 @@ def _rows_like(dout: Tensor, *given: Any) -> Tensor:
 
 def _backward(*given: Any) -> Tensor:
     dout, q, k, v, out, lse, dq, dk, dv, *plain, alibi, _, state = given
+    check_sums(lse, (q.shape[0], q.shape[2], q.shape[1]))
     options = options_of(*plain)
     rows = lse.new_empty(lse.shape)
 
     def compute(
-        dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, alibi: Any, state: Any,
-        *written: Tensor,
+        dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, alibi: Any,
+        state: Any, *written: Tensor,
     ) -> None:  # fmt: skip
-        found = gradients(dout, q, k, v, out, seeded(options, state), alibi)
+        found = gradients(dout, q, k, v, out, lse, seeded(options, state), alibi)
         for target, made in zip(written, found, strict=True):
             target.copy_(made)
 
@@ -212,18 +214,20 @@ def _backward(*given: Any) -> Tensor:
     call = call_of(name, "backward", q, k, options)
     lengths = Lengths(lambda: (q.shape[1],) * q.shape[0], lambda: (k.shape[1],) * q.shape[0])
     written = (dq, dk, dv, rows)
-    launch(name, compute, (dout, q, k, v, out, alibi, state, *written), written, call, lengths)
+    operands = (dout, q, k, v, out, lse, alibi, state, *written)
+    launch(name, compute, operands, written, call, lengths)
     return rows
 
 
 def _varlen_backward(*given: Any) -> Tensor:
     dout, q, k, v, out, lse, dq, dk, dv, ends_q, ends_k, _, _, *plain, alibi, _, state = given
+    check_sums(lse, (q.shape[1], q.shape[0]))
     options = options_of(*plain)
     rows = lse.new_empty(lse.shape)
 
     def compute(
-        dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, ends_q: Tensor, ends_k: Tensor,
-        alibi: Any, state: Any, dq: Tensor, dk: Tensor, dv: Tensor, rows: Tensor,
+        dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, ends_q: Tensor,
+        ends_k: Tensor, alibi: Any, state: Any, dq: Tensor, dk: Tensor, dv: Tensor, rows: Tensor,
     ) -> None:  # fmt: skip
         of_queries, of_keys = ends_q.tolist(), ends_k.tolist()
         for number in range(len(of_queries) - 1):
@@ -236,6 +240,7 @@ def _varlen_backward(*given: Any) -> Tensor:
                 k[None, there],
                 v[None, there],
                 out[None, here],
+                lse[None, :, here],
                 seeded(options, state),
                 slopes,
             )
@@ -246,6 +251,6 @@ def _varlen_backward(*given: Any) -> Tensor:
     call = call_of(name, "backward", q, k, options)
     lengths = Lengths(between(ends_q, q.shape[0]), between(ends_k, k.shape[0]))
     written = (dq, dk, dv, rows)
-    operands = (dout, q, k, v, out, ends_q, ends_k, alibi, state, *written)
+    operands = (dout, q, k, v, out, lse, ends_q, ends_k, alibi, state, *written)
     launch(name, compute, operands, written, call, lengths)
     return rows

@@ -88,19 +88,21 @@ def gradients(
     k: Tensor,
     v: Tensor,
     out: Tensor,
+    lse: Tensor,
     options: FlashOptions,
     alibi: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of queries, keys and values, and the products of rows.
 
-    The latter are ``grad`` and ``out`` multiplied row by row: ``(batch, heads, queries)``.
+    The latter are ``grad`` and ``out`` multiplied row by row: ``(batch, heads, queries)``. ``out``
+    and ``lse`` may be those of more keys: what is returned is then the part of these keys.
     """
     kv_heads = k.shape[2]
     grad_q = torch.zeros_like(q, dtype=torch.float32)
     grad_k = torch.zeros_like(k, dtype=torch.float32)
     grad_v = torch.zeros_like(v, dtype=torch.float32)
     rows = (grad.float() * out.float()).sum(-1).transpose(1, 2)
-    for each in _chunks(q, k, v, None, options, alibi):
+    for each in _chunks(q, k, v, None, options, alibi, lse):
         at = each.sequences, each.queries
         of_out = _by_kv_heads(grad[at], kv_heads)
         of_rows = rows[each.sequences, :, each.queries].unflatten(1, (kv_heads, -1)).unsqueeze(-1)
@@ -129,7 +131,9 @@ def _chunks(
     lengths: Tensor | None,
     options: FlashOptions,
     alibi: Tensor | None,
+    every_lse: Tensor | None = None,
 ) -> Iterator[_Chunk]:
+    """Yield queries with their probabilities, whose sums are known in a backward pass."""
     batch, queries, heads, _ = q.shape
     keys, kv_heads = k.shape[1], k.shape[2]
     draws = torch.Generator().manual_seed(options.seed) if options.dropout else None
@@ -151,7 +155,10 @@ def _chunks(
                 scores, slope = options.softcap * capped, 1 - capped.square()
             places = torch.arange(rows.start, rows.stop)[:, None] + (ends - queries)[:, None, None]
             scores = _masked(scores, places, ends, options, slopes)
-            lse = scores.logsumexp(-1)
+            if every_lse is None:
+                lse = scores.logsumexp(-1)
+            else:
+                lse = every_lse[sequences, :, rows].unflatten(1, (kv_heads, -1))
             p = (scores - lse.masked_fill(lse.isneginf(), 0.0).unsqueeze(-1)).exp()
             kept = None
             if draws is not None:

@@ -1,0 +1,151 @@
+"""``torch.ops.symm_mem``: collectives of tensors in symmetric memory, by PyTorch's own kernels.
+
+Each is a collective of the group that it names, with the algorithm that its kernel has: in one shot
+every rank loads what all have, in two it reduces its share first, and a switch adds for those with
+``multimem`` in their names. Source: PyTorch's ``symm_mem/CUDASymmetricMemoryOps.cu``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+from kernbench.errors import UsageError
+from kernbench.torch_bridge.base.operations import OF_SYMMETRIC_MEMORY
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.c10d import data
+from kernbench.torch_bridge.c10d.calls import Call, signature
+from kernbench.torch_bridge.c10d.reductions import reduce_in_order
+from kernbench.torch_bridge.c10d.symmetric_memory import (
+    SymmetricMemory,
+    group_of,
+    has_multicast,
+)
+from kernbench.torch_bridge.processes.of_all import library_of_all
+from kernbench.torch_bridge.processes.process import current
+from kernbench.torch_bridge.processes.registrations import BACKEND, SHARED, Kernel
+
+_SUM = "sum"
+
+
+def _check(name: str, given: Tensor, reduce_op: str = _SUM) -> None:
+    """Refuse what the kernels do."""
+    if not SymmetricMemory.is_symm_mem_tensor(given):
+        raise UsageError(
+            f"{name}: the tensor of shape {tuple(given.shape)} must be allocated with "
+            "torch.distributed._symmetric_memory.empty"
+        )
+    if not given.is_contiguous():
+        raise UsageError(f"{name}: the tensor must be contiguous; its strides are {given.stride()}")
+    if reduce_op != _SUM:
+        raise UsageError(f"{name}: only sum is supported, but got {reduce_op!r}")
+    if "multimem" in name and not has_multicast(current()):
+        raise UsageError(
+            f"{name}: requires multicast support, which machine "
+            f"{current().session.run.machine.name} has not (collectives.in_switch)"
+        )
+
+
+def _sum(inputs: Any, outputs: Any) -> None:
+    total = reduce_in_order([each[0] for each in inputs], ReduceOp.SUM)
+    for (target,) in outputs:
+        target.copy_(total)
+
+
+def _post(
+    op: str, given: Tensor, into: Tensor, group: str, algorithm: str, compute: Any, count: int
+) -> Tensor:
+    reduce_op = "" if op == "all_gather" else _SUM
+    asked = replace(signature(op, [given], count, reduce_op), algorithm=algorithm)
+    group_of(group)._post(Call(asked, [given], [into], compute)).wait()
+    return into
+
+
+def _reduce(name: str, algorithm: str, given: Tensor, op: str, group: str, into: Tensor) -> Tensor:
+    _check(name, given, op)
+    return _post("all_reduce", given, into, group, algorithm, _sum, given.numel())
+
+
+def _new(name: str, algorithm: str) -> Callable[..., Tensor]:
+    def call(given: Tensor, op: str, group: str) -> Tensor:
+        return _reduce(name, algorithm, given, op, group, torch.empty_like(given))
+
+    return call
+
+
+def _out(name: str, algorithm: str) -> Callable[..., Tensor]:
+    def call(given: Tensor, op: str, group: str, into: Tensor) -> Tensor:
+        return _reduce(name, algorithm, given, op, group, into)
+
+    return call
+
+
+def _in_place(name: str, algorithm: str) -> Callable[..., Tensor]:
+    def call(given: Tensor, op: str, group: str) -> Tensor:
+        return _reduce(name, algorithm, given, op, group, given)
+
+    return call
+
+
+def _copy(shared: Tensor, given: Tensor, op: str, group: str) -> Tensor:
+    return _copy_out(shared, given, op, group, torch.empty_like(given))
+
+
+def _copy_out(shared: Tensor, given: Tensor, op: str, group: str, into: Tensor) -> Tensor:
+    used = shared.view(-1)[: given.numel()].view(given.shape)
+    used.copy_(given)
+    return _reduce("one_shot_all_reduce_copy", "one_shot", used, op, group, into)
+
+
+def _all_gather(given: Tensor, group: str, into: Tensor) -> Tensor:
+    _check("multimem_all_gather_out", into)
+    # Each rank stores its part once, to an address of the switch: the links have what they have
+    # where each stores it to all.
+    count = into.numel()
+    return _post("all_gather", given, into, group, "one_shot", data.all_gather_flat, count)
+
+
+def _reduce_scatter(given: Tensor, group: str, split_last_dim: bool, into: Tensor) -> Tensor:
+    _check("reduce_scatter_out", given)
+    ranks = group_of(group).size()
+    dim = given.dim() - 1 if split_last_dim else 0
+
+    def compute(inputs: Any, outputs: Any) -> None:
+        total = reduce_in_order([each[0] for each in inputs], ReduceOp.SUM)
+        for position, (target,) in enumerate(outputs):
+            target.copy_(total.chunk(ranks, dim)[position].reshape(target.shape))
+
+    count = given.numel()
+    return _post("reduce_scatter", given, into, group, "one_shot", compute, count)
+
+
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "one_shot_all_reduce": _new("one_shot_all_reduce", "one_shot"),
+    "one_shot_all_reduce_out": _out("one_shot_all_reduce_out", "one_shot"),
+    "one_shot_all_reduce_copy": _copy,
+    "one_shot_all_reduce_copy_out": _copy_out,
+    "two_shot_all_reduce_": _in_place("two_shot_all_reduce_", "two_shot"),
+    "two_shot_all_reduce_out": _out("two_shot_all_reduce_out", "two_shot"),
+    "multimem_all_reduce_": _in_place("multimem_all_reduce_", "in_switch"),
+    "multimem_one_shot_all_reduce": _new("multimem_one_shot_all_reduce", "in_switch"),
+    "multimem_one_shot_all_reduce_out": _out("multimem_one_shot_all_reduce_out", "in_switch"),
+    "multimem_all_gather_out": _all_gather,
+    "reduce_scatter_out": _reduce_scatter,
+    "memset32_": SymmetricMemory.memset32,
+    "stream_write_value32_": SymmetricMemory.stream_write_value32,
+}
+
+
+def install(patches: Patches) -> None:
+    """Let simulated devices have them."""
+    library = library_of_all("symm_mem")
+    patches.on_close(library._destroy)
+    patches.on_close(SHARED.remove_for_all, library)
+    assert frozenset(f"symm_mem.{each}.default" for each in _OPERATIONS) == OF_SYMMETRIC_MEMORY
+    for name, function in _OPERATIONS.items():
+        SHARED.add(f"symm_mem::{name}", BACKEND, Kernel(library, function, False))

@@ -1,0 +1,44 @@
+"""Compiled functions whose results are on the host, in pinned memory where they are in eager mode.
+
+python compiled_to_host.py BACKEND
+"""
+
+import sys
+
+import torch
+
+BACKEND = sys.argv[1]
+
+
+def copied(x):
+    return (x * 2).to("cpu", non_blocking=True)
+
+
+def one_number(x):
+    return x.sum().to("cpu", non_blocking=True), x + 1
+
+
+def waited_for(x):
+    return (x * 2).cpu() + 1
+
+
+def made_pinned(x):
+    return torch.full((2,), 3.0, pin_memory=True), x * 1
+
+
+def sum_of_pinned(x):
+    return torch.zeros(2, pin_memory=True) + 1
+
+
+def shown(values):
+    values = values if isinstance(values, tuple) else (values,)
+    return [(each.tolist(), each.device.type, each.is_pinned()) for each in values]
+
+
+x = torch.tensor([1.0, 2.0], device="cuda")
+for function in (copied, one_number, waited_for, made_pinned, sum_of_pinned):
+    wanted = function(x)
+    found = torch.compile(function, backend=BACKEND)(x)
+    torch.cuda.synchronize()
+    assert shown(found) == shown(wanted), (function, shown(found), shown(wanted))
+assert shown(copied(x)) == [([2.0, 4.0], "cpu", True)]
