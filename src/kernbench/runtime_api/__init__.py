@@ -6,6 +6,7 @@ from kernbench.runtime_api.base.folding import (
     Folding,
     RankAxis,
     Timetable,
+    axes_of,
     unfolded,
 )
 from kernbench.runtime_api.base.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
@@ -77,6 +78,7 @@ __all__ = [
     "Timetable",
     "WaitFor",
     "Work",
+    "axes_of",
     "current_context",
     "describe_launch",
     "keep_for",
