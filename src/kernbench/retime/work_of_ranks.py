@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +30,7 @@ _COUNTED = {
     Action.HOST_CLOCK: "readings of clocks",
     Action.HOST_WAIT: "waits",
     Action.BLOCK: "waits",
+    Action.HOST_ALLOCATE: "calls of cudaMalloc",
 }
 """What takes time of a host and leaves no trace on its device, or is done more often by chance."""
 _NAMED = {
@@ -41,7 +42,6 @@ _NAMED = {
     Action.HOST_STREAM_WAITS: ("a stream's wait", 2),
     Action.GRAPH_STREAM_WAITS: ("a stream's wait in a graph", 2),
     Action.HOST_READ: ("a read of the device", None),
-    Action.HOST_ALLOCATE: ("cudaMalloc", None),
 }
 """What needs no description, and which of its numbers is a stream."""
 _ON_WORK = {
@@ -339,5 +339,5 @@ def _shown(numbers: Any) -> str:
 
 def _steps(ranks: Sequence[int]) -> str:
     """Return how far ranks of a group are from each other, in few words."""
-    steps = dict.fromkeys(b - a for a, b in zip(ranks, ranks[1:], strict=False))
+    steps = dict.fromkeys(b - a for a, b in pairwise(ranks))
     return " or ".join(map(str, steps)) or "0"

@@ -137,7 +137,8 @@ def verdict(
     if alike:
         lines.append(
             f"fold check: {ranks_in_words(alike)} did what ran for it did: the same operations, "
-            "copies and collectives in the same order, with as much work of hosts and the same peak of memory"
+            "copies and collectives in the same order, with as much work of hosts and the same "
+            "peak of memory"
         )
     return Verdict(lines, is_same_work, is_same_time)
 

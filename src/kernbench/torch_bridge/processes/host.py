@@ -82,8 +82,8 @@ class Host:
         self.tries: Callable[[Template], None] | None = None
         """Takes what is launched while something is tried (:meth:`trying`)."""
         self.notes: Callable[[Action, str | int, str], None] | None = None
-        """Notes what the program asks of the host, in a run that is kept. It is called from here, as
-        a method in place of one of these would be one more call of Python, which is counted."""
+        """Notes what the program asks of the host, in a run that is kept. It is called from here:
+        a method in the place of one of these would be one more call of Python, and counted."""
         self.launches_as: Literal["launch", "capture"] = "launch"
         """The name of launches in the op log."""
 

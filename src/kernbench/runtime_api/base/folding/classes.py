@@ -298,9 +298,10 @@ class Folding:
             for each in sorted(self.unseen)
         ]
         if self.levelled:
+            most = _at_most(sum(self.levelled.values()))
             lines.append(
-                f"ranks end {', '.join(self.levelled)} at different times, and go on with the last: "
-                f"with all ranks the run is shorter, by up to {_at_most(sum(self.levelled.values()))}"
+                f"ranks end {', '.join(self.levelled)} at different times, and go on with the "
+                f"last: with all ranks the run is shorter, by up to {most}"
             )
         if self.why_not:
             lines.append(f"what others do was not done again, as {self.why_not}")
@@ -328,7 +329,7 @@ class Folding:
             most = f"by at most {_at_most(self.once_ps)}"
         return (
             "but for Python that libraries run once per process: here each rank pays for it, with "
-            f"all ranks in one process the first, and times are shorter {most}"
+            f"all ranks in one process the first, and times differ {most}"
         )
 
 
