@@ -6,9 +6,9 @@ from kernbench.retime.retiming import Retiming
 from kernbench.retime.what_if import WhatIf
 from kernbench.retime.work_of_ranks import (
     RankWork,
-    busy_ps,
     first_difference,
     groups_of,
+    other_calls,
     work_of_ranks,
 )
 
@@ -18,10 +18,10 @@ __all__ = [
     "Retiming",
     "WhatIf",
     "as_markdown",
-    "busy_ps",
     "findings",
     "first_difference",
     "groups_of",
+    "other_calls",
     "placements_of_all",
     "play_all_ranks",
     "print_findings",

@@ -7,7 +7,7 @@ addresses that it has, and numbers that change no time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -146,6 +146,19 @@ def first_difference(known: RankWork, other: RankWork, *, rank: int) -> Differen
     return _other_memory(known, other, rank) or _other_time(known, other)
 
 
+def other_calls(known: RankWork, others: Iterable[RankWork]) -> int:
+    """Return how many calls of Python differ from those of others that did the same work.
+
+    Between any two actions that is what the one counts that differs most.
+    """
+    columns = [[_calls(deed) for deed in work.deeds] for work in (known, *others)]
+    return sum(max(abs(each - mine) for each in rest) for mine, *rest in zip(*columns, strict=True))
+
+
+def _calls(deed: Deed) -> int:
+    return sum(count for name, count in deed.host if name == _PYTHON)
+
+
 def _told(deed: Deed | None, with_detail: bool) -> str:
     if deed is None:
         return "nothing"
@@ -226,8 +239,8 @@ class _Telling:
             if told is not None:
                 yield Deed(*told, site, tuple(sorted(host.items())))
                 host.clear()
-        if host:
-            yield Deed("the end", "", UNKNOWN_SITE, tuple(sorted(host.items())))
+        # All have an end, with something before it or not.
+        yield Deed("the end", "", UNKNOWN_SITE, tuple(sorted(host.items())))
 
     def _count(self, host: Counter[str], kind: int, numbers: tuple[int, int, int]) -> None:
         """Add what the host takes time for in an action."""

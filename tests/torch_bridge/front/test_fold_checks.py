@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Collection
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ import pytest
 pytest.importorskip("torch")
 
 from kernbench.cli.options import COVERING
-from kernbench.cli.programs.fold_checks import chosen, second_axis
+from kernbench.cli.programs.fold_checks import axes_of_more, chosen
 from kernbench.retime import RankWork, first_difference, work_of_ranks
 from kernbench.runtime_api import Folding, RankAxis, RuntimeContext
 from tests.forked import PYTORCH, run_forked
@@ -23,6 +25,7 @@ from tests.torch_bridge.front.test_folding import run_in
 from tests.torch_bridge.running import PROGRAMS
 
 PROGRAM = PROGRAMS / "fold_differences.py"
+MODELS = PROGRAMS / "folded_models.py"
 LINES = PROGRAM.read_text().splitlines()
 DIFFERING = {
     "checkpoint": "copy_to_host",
@@ -33,7 +36,7 @@ DIFFERING = {
     "uneven_batch": "[24, 64]",
     "sequence_lengths": "[2, 4, 16, 16]",
     "logs_loss": "copy_to_host",
-    "conditional_reduce": "instead of nothing",
+    "conditional_reduce": "instead of the end",
     "own_group": "among 1 ranks",
     "own_dtype": "bfloat16",
     "other_order": "aten.relu",
@@ -45,7 +48,7 @@ DIFFERING = {
     "profiles": "instead of barrier",
     "finds_file": "instead of aten.ones",
     "reads_environment": "aten.mm",
-    "ends_early": "nothing instead of aten.ones",
+    "ends_early": "the end instead of aten.ones",
     "hooks": "aten.mul",
     "copies": "copy_to_host",
 }
@@ -159,10 +162,13 @@ def test_a_check_of_some_says_what_it_has_not_covered() -> None:
     assert found.covers == "3 of 8 places in a node and 5 of 10 groups of ranks"
 
 
-def test_a_second_rank_is_taken_from_a_group() -> None:
-    assert second_axis((), [tuple(range(0, 12, 4))], 12) == RankAxis(4, 3)
-    assert second_axis((RankAxis(4, 2),), [(0, 4), (0, 1, 2, 3)], 8) == RankAxis(1, 2)
-    assert second_axis((), [], 8) is None
+def test_more_ranks_are_taken_from_each_group() -> None:
+    assert axes_of_more((), [tuple(range(0, 12, 4))], 12) == (RankAxis(4, 3),)
+    assert axes_of_more((), [tuple(range(16))], 16) == (RankAxis(1, 4),)
+    assert axes_of_more((RankAxis(4, 2),), [(0, 4), (0, 1, 2, 3)], 8) == (RankAxis(1, 4),)
+    rows = [tuple(range(16)), tuple(range(8)), (0, 8)]
+    assert axes_of_more((), rows, 16) == (RankAxis(1, 2), RankAxis(8, 2))
+    assert axes_of_more((), [], 8) == ()
 
 
 def on_command_line(
@@ -228,3 +234,67 @@ def test_without_a_check_a_second_rank_is_looked_at() -> None:
     found = on_command_line("straggles 1", "--fold", machine="h100-sxm")
     assert "folded: rank 1 does not do what rank 0 does: aten.mm at fold_diff" in found.stdout
     assert "they took as long" not in found.stdout
+
+
+UNITS = {"ns": 1, "us": 10**3, "ms": 10**6}
+
+
+def times_of(
+    case: str, machine: str, nodes: int, ranks: int, *options: str
+) -> tuple[list[int], str]:
+    """Return when each step of a model ended, in ns, and what was printed."""
+    command = ["kernbench", "torchrun", "--nproc-per-node", str(ranks), "--nnodes", str(nodes)]
+    command += ["--machine", machine, "--no-data", *options, str(MODELS), case, "timed"]
+    found = run_forked(*command, imports=PYTORCH)
+    assert found.returncode == 0, found.stderr
+    return [int(each) for each in re.findall(r" at (\d+) ns", found.stdout)], found.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.adr("0231-D4", "0231-D5")
+@pytest.mark.parametrize(
+    ("case", "machine", "nodes", "ranks"),
+    [
+        ("ddp", "h100-sxm:4", 1, 4),
+        ("fsdp", "h100-sxm:4", 1, 4),
+        ("hsdp", "h100-sxm:2x4", 2, 4),
+        ("tp_dp", "h100-sxm:2x8", 2, 8),
+        ("tp_pp_dp", "h100-sxm", 1, 8),
+        ("ep", "h100-sxm", 1, 8),
+    ],
+)
+def test_a_stated_bound_holds_in_each_step(case: str, machine: str, nodes: int, ranks: int) -> None:
+    folded, said = times_of(case, machine, nodes, ranks, "--fold")
+    whole, _ = times_of(case, machine, nodes, ranks)
+    bound = re.search(r"times differ by at most ([0-9.]+) (ns|us|ms)", said)
+    assert bound is not None, said
+    bound_ns = float(bound[1]) * UNITS[bound[2]]
+    assert 0 < bound_ns < max(whole)
+    assert len(folded) == len(whole) == 3
+    for times in (zip(folded, whole, strict=True), zip(steps(folded), steps(whole), strict=True)):
+        assert all(abs(one - other) <= bound_ns for one, other in times)
+
+
+def steps(times: list[int]) -> list[int]:
+    """Return how long each step took."""
+    return [end - begin for begin, end in pairwise(times)]
+
+
+@pytest.mark.slow
+def test_what_is_kept_and_where_output_goes_takes_no_time(tmp_path: Path) -> None:
+    plain, _ = times_of("ddp", "h100-sxm:2", 1, 2)
+    assert times_of("ddp", "h100-sxm:2", 1, 2, "--save", str(tmp_path / "x.run"))[0] == plain
+    assert times_of("ddp", "h100-sxm:2", 1, 2, "--prefix")[0] == plain
+
+
+@pytest.mark.slow
+def test_a_folded_run_is_said_in_one_number_of_ranks_and_plain_units(tmp_path: Path) -> None:
+    run = str(tmp_path / "folded.run")
+    found = on_command_line(
+        "twin_broadcasts", "--fold", "--save", run, machine="h100-sxm:128x8", ranks=8, nodes=128
+    )
+    assert found.returncode == 0, found.stderr
+    assert re.search(r"shorter, by up to [0-9.]+ [mu]s\n", found.stdout)
+    assert "e+" not in found.stdout
+    why = run_forked("kernbench", "why", run, imports=PYTORCH)
+    assert "1024 ranks of h100-sxm (1 of them ran)" in why.stdout

@@ -96,17 +96,27 @@ def _in_words(wanted: set[Covered], left: set[Covered]) -> str:
     return " and ".join(said)
 
 
-def second_axis(
+def axes_of_more(
     axes: Sequence[RankAxis], groups: Iterable[tuple[int, ...]], num_ranks: int
-) -> RankAxis | None:
-    """Return an axis along which a second rank can run beside the first; None if there is none."""
+) -> tuple[RankAxis, ...]:
+    """Return axes along which a few more ranks can run, so that each group has several of them.
+
+    Two or three on each axis, four on a single one: then some rank comes last everywhere.
+    """
     from kernbench.runtime_api import RankAxis, axes_of
 
     known = (axes_of(group, num_ranks) or () for group in groups)
-    for axis in sorted({axis for each in known for axis in each} - set(axes)):
-        least = next(n for n in range(2, axis.size + 1) if axis.size % n == 0)
-        return RankAxis(axis.stride, least)
-    return None
+    most = {axis.stride: axis.size for each in known for axis in each if axis not in axes}
+    found: list[RankAxis] = []
+    for stride, size in sorted(most.items()):
+        least = 4 if len(most) == 1 and size % 4 == 0 else _least_factor(size)
+        if all(stride % (axis.stride * axis.size) == 0 for axis in found):
+            found.append(RankAxis(stride, least))
+    return tuple(found)
+
+
+def _least_factor(size: int) -> int:
+    return next(number for number in range(2, size + 1) if size % number == 0)
 
 
 def verdict(

@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from kernbench.cli.programs.fold_checks import chosen, failed, second_axis, verdict
+from kernbench.cli.programs.fold_checks import axes_of_more, chosen, failed, verdict
 from kernbench.cli.programs.reporting import ReportOptions, run_and_report
+from kernbench.clock import listed
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -239,28 +240,29 @@ class _Check:
     ) -> None:
         self._folding, self._known, self._other = folding, known, other
         self._per_node = min(machine.sips_per_node, machine.num_sips // machine.num_hosts)
+        host = machine.spec.host
+        self._call_ps = 0 if host is None else round(host.python_call_us * 10**6)
 
     def measure_libraries(self) -> None:
-        """Find how much Python libraries run once per process, from two ranks that share one.
+        """Find how much Python libraries run once per process, from a few ranks that share one.
 
         Each of them alone has run it; together they run it once. A rank of these that does
         something else is noted.
         """
-        from kernbench.retime import first_difference
+        from kernbench.retime import first_difference, other_calls
         from kernbench.runtime_api import Folding
 
         folding, known = self._folding, self._known
         assert known is not None
         assert self._other is not None
-        axis = second_axis(known.axes, known.groups, folding.num_ranks)
-        if axis is None:
+        axes = axes_of_more(known.axes, known.groups, folding.num_ranks)
+        if not axes:
             return
-        axes = (*known.axes, axis)
-        found = _watched(self._other, axes, 0)
+        found = _watched(self._other, (*known.axes, *axes), 0)
         if isinstance(found, Failed):
             if not found.is_usage:
-                ranks = " and ".join(map(str, Folding(folding.num_ranks, axes).running))
-                folding.differing = f"with ranks {ranks} the program failed: {found.why}"
+                ranks = listed(list(Folding(folding.num_ranks, (*known.axes, *axes)).running))
+                folding.differing = f"with {ranks} the program failed: {found.why}"
             return
         for rank, work in found.works.items():
             runs = folding.representative(rank)
@@ -268,9 +270,14 @@ class _Check:
             if differs is not None and differs.is_of_work:
                 folding.differing = f"rank {rank} does not do what rank {runs} does: {differs.text}"
                 return
-        alone_ps = sum(each.host_ps for each in known.works.values())
-        together_ps = sum(each.host_ps for each in found.works.values())
-        folding.once_ps = max(axis.size * alone_ps - together_ps, 0) // (axis.size - 1)
+        num_calls = sum(
+            other_calls(
+                work,
+                [found.works[rank] for rank in found.works if folding.representative(rank) == runs],
+            )
+            for runs, work in known.works.items()
+        )
+        folding.once_ps = num_calls * self._call_ps
 
     def compare(self, num_checks: int) -> tuple[list[str], bool]:
         """Return what a check of so many other ranks says, and whether they do the same work."""
