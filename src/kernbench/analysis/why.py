@@ -70,6 +70,9 @@ class Why(TypedDict):
 
     machine: str
     ranks: int
+    """All of the program's."""
+    ran: int
+    """Those that ran, for all if the run is folded; ``spent`` and ``critical_path`` are of them."""
     time_ns: float
     spent: list[SpentReport]
     critical_path: list[SegmentReport]
@@ -90,14 +93,15 @@ def explain(
     sites = lines_of_path(log, path)
     why: Why = {
         "machine": machine.name,
-        "ranks": len(log.ranks_of(ranks)),
+        "ranks": ranks,
+        "ran": len(log.ranks_of(ranks)),
         "time_ns": log.end_ps / 1000,
         "spent": [_spent_report(each) for each in attribution(log, machine, ranks)],
         "critical_path": [
             _segment_report(each, site) for each, site in zip(path, sites, strict=True)
         ],
     }
-    straggler = _straggler(why["spent"], why["time_ns"] * why["ranks"])
+    straggler = _straggler(why["spent"], why["time_ns"] * why["ran"])
     if straggler is not None:
         why["straggler"] = straggler
     if accuracy:
@@ -148,15 +152,15 @@ def _segment_report(segment: Segment, site: Site) -> SegmentReport:
 
 def print_why(why: Why, console: Console, *, whole_path: bool = False) -> None:
     """Print the tables: resources, what used them, and the critical path, summed up or whole."""
-    ranks, time_ns = why["ranks"], why["time_ns"]
-    console.print(
-        Text(f"\n{ranks} rank{'s' if ranks != 1 else ''} of {why['machine']}, {format_ns(time_ns)}")
-    )
+    ranks, ran, time_ns = why["ranks"], why["ran"], why["time_ns"]
+    folded = "" if ran == ranks else f" ({ran} of them ran)"
+    said = f"{ranks} rank{'s' if ranks != 1 else ''} of {why['machine']}{folded}"
+    console.print(Text(f"\n{said}, {format_ns(time_ns)}"))
     path = (_PATH, _whole_path(why)) if whole_path else (_path_columns(why), _path_sums(why))
     for columns, rows in ((_RESOURCES, _resources(why)), (_USES, _uses(why)), path):
         console.print("", fitting_table(console, columns, rows), sep="\n")
     if late := why.get("straggler"):
-        share = format_share(late["waited_ns"], why["time_ns"] * ranks)
+        share = format_share(late["waited_ns"], why["time_ns"] * ran)
         line = (
             f"straggler: rank {late['rank']}; waiting for it is {share.strip()} of all ranks' "
             f"time, {late['of_waiting']:.0%} of all waiting"
@@ -182,7 +186,7 @@ def _resources(why: Why) -> Iterator[list[str]]:
     for each in why["spent"]:
         times = by_rank.setdefault(each["resource"], {})
         times[each["rank"]] = times.get(each["rank"], 0) + each["time_ns"]
-    ranks, whole = why["ranks"], why["time_ns"]
+    ranks, whole = why["ran"], why["time_ns"]
     for resource, times in sorted(by_rank.items(), key=lambda each: -sum(each[1].values())):
         most = max(times, key=lambda rank: (times[rank], -rank))
         least_ns = min(times.values()) if len(times) == ranks else 0.0
@@ -214,7 +218,7 @@ def _uses(why: Why) -> Iterator[list[str]]:
             place = _place(each["file"], each["line"])
             use = (each["name"], each["resource"], each["detail"], place)
             sums[use] = sums.get(use, 0) + each["time_ns"]
-    whole = why["time_ns"] * why["ranks"]
+    whole = why["time_ns"] * why["ran"]
     ordered = sorted(sums.items(), key=lambda item: -item[1])
     for key, time_ns in ordered[:SHOWN_LINES]:
         yield [*key, f"{format_ns(time_ns)} {format_share(time_ns, whole):>4}"]

@@ -186,10 +186,12 @@ Fold = Annotated[
 FoldCheck = Annotated[
     int,
     typer.Option(
-        metavar="N", min=0, help="Fold, run N others in the stead of those that ran, and compare."
+        metavar="N", min=-1, help="Fold, run N others in the stead of those that ran, and compare."
     ),
 ]
-_SPELLED, _MEANT = "--fold=check", "--fold-check=2"
+COVERING = -1
+"""As many as cover every place in a node and every group; up to eight ranks all of them."""
+_SPELLED, _MEANT = "--fold=check", f"--fold-check={COVERING}"
 
 
 class FoldingCommand(TyperCommand):

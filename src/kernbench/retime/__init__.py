@@ -4,14 +4,26 @@ from kernbench.retime.all_ranks import placements_of_all, play_all_ranks
 from kernbench.retime.findings import RankedFindings, as_markdown, findings, print_findings
 from kernbench.retime.retiming import Retiming
 from kernbench.retime.what_if import WhatIf
+from kernbench.retime.work_of_ranks import (
+    RankWork,
+    first_difference,
+    groups_of,
+    other_calls,
+    work_of_ranks,
+)
 
 __all__ = [
+    "RankWork",
     "RankedFindings",
     "Retiming",
     "WhatIf",
     "as_markdown",
     "findings",
+    "first_difference",
+    "groups_of",
+    "other_calls",
     "placements_of_all",
     "play_all_ranks",
     "print_findings",
+    "work_of_ranks",
 ]

@@ -6,6 +6,7 @@ from kernbench.runtime_api.base.folding import (
     Folding,
     RankAxis,
     Timetable,
+    axes_of,
     unfolded,
 )
 from kernbench.runtime_api.base.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
@@ -81,6 +82,7 @@ __all__ = [
     "Timetable",
     "WaitFor",
     "Work",
+    "axes_of",
     "build_paced",
     "current_context",
     "describe_launch",

@@ -1,7 +1,11 @@
-"""Two steps of a small model, split over ranks in several ways: ``folded_models.py CASE``."""
+"""Two steps of a small model, split over ranks in several ways: ``folded_models.py CASE``.
+
+With ``timed`` behind it rank 0 prints when it began, and when each step ended.
+"""
 
 import os
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -17,6 +21,14 @@ WIDTH, STEPS = 128, 2
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl")
 rank, ranks = dist.get_rank(), dist.get_world_size()
+is_timed = sys.argv[2:] == ["timed"]
+
+
+def ended(what: str) -> None:
+    if is_timed:
+        torch.cuda.synchronize()
+        if rank == 0:
+            print(f"{what} at {time.perf_counter_ns()} ns", flush=True)
 
 
 class Block(nn.Module):
@@ -46,10 +58,12 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> None:
 
 def train(model: nn.Module, x: torch.Tensor) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=True)
-    for _ in range(STEPS):
+    ended("begin")
+    for index in range(STEPS):
         model(x).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
+        ended(f"step {index}")
 
 
 def given() -> torch.Tensor:
@@ -92,8 +106,10 @@ def tp_pp_dp() -> None:
     )
     schedule = Schedule1F1B(part, 2, loss_fn=nn.functional.mse_loss)
     x = torch.ones(16, WIDTH, device="cuda")
-    for _ in range(STEPS):
+    ended("begin")
+    for index in range(STEPS):
         schedule.step(*([] if stage else [x]), **({"target": x} if stage else {}))
+        ended(f"step {index}")
 
 
 class Experts(nn.Module):

@@ -98,15 +98,15 @@ def _plan(options: BenchOptions) -> _ReadyRun:
 def _run(plan: _ReadyRun, options: BenchOptions, outputs: Outputs) -> int:
     from kernbench.runtime_api import RuntimeContext, with_restarts
 
-    def make_context() -> RuntimeContext:
+    def make_context(*, is_watched: bool = False) -> RuntimeContext:
         context = RuntimeContext(
             machine=plan.machine,
             ranks=plan.ranks,
             data=options.data,
             seed=options.seed,
             **options.checks,
-            record_memory=options.records_memory,
-            record_lines=options.records_lines,
+            record_memory=options.records_memory or is_watched,
+            record_lines=options.records_lines or is_watched,
             tf32=options.tf32,
         )
         context.run.remarks.append(lambda: plan.changes)

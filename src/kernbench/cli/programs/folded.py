@@ -5,26 +5,28 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import random
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+from kernbench.cli.programs.fold_checks import axes_of_more, chosen, failed, verdict
 from kernbench.cli.programs.reporting import ReportOptions, run_and_report
+from kernbench.clock import listed
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
-    from kernbench.op_log import OpLog
     from kernbench.outputs import Outputs
+    from kernbench.retime import RankWork
     from kernbench.runtime_api import Folding, RankAxis, RuntimeContext, Timetable
 
-MakeContext = Callable[[], "RuntimeContext"]
+MakeContext = Callable[..., "RuntimeContext"]
+"""Makes a run; with ``is_watched`` one that records lines and memory."""
 Work = Callable[["RuntimeContext"], int]
 Axes = tuple["RankAxis", ...]
 Ask = Callable[..., Any]
@@ -45,7 +47,7 @@ class FoldOptions(ReportOptions, Protocol):
 
 def is_folded(options: FoldOptions) -> bool:
     """Return whether one rank runs for many; to compare with others asks for it, too."""
-    return options.fold or bool(options.fold_check)
+    return options.fold or options.fold_check != 0
 
 
 def check_folding(has_data: bool, num_ranks: int, machine: Machine, options: str) -> None:
@@ -69,15 +71,19 @@ def check_folding(has_data: bool, num_ranks: int, machine: Machine, options: str
         raise UsageError(f"--fold needs ranks: pass {options}")
 
 
-class Command(NamedTuple):
-    """A command of one rank."""
+class Watched(NamedTuple):
+    """A run of a program whose output nobody saw."""
 
-    name: str
-    end_ps: int
-
-
-Found = dict[int, list[Command]]
-"""The commands of each rank that ran, in the order in which they ended."""
+    axes: Axes
+    """Along which its ranks differ: some of them have turned out while it ran."""
+    works: dict[int, RankWork]
+    groups: list[tuple[int, ...]]
+    """In which its ranks called collectives."""
+    placements: Timetable | None
+    """When these run with all ranks; None: not known."""
+    why_not: str
+    calls: dict[int, deque[int]]
+    """How many calls of Python its ranks made."""
 
 
 class _Folder:
@@ -88,49 +94,47 @@ class _Folder:
         self._folding: Folding | None = None
         """That of the latest run."""
 
-    def context(self, axes: tuple[RankAxis, ...], base: int = 0) -> RuntimeContext:
+    def context(self, axes: Axes, base: int = 0, *, is_watched: bool = False) -> RuntimeContext:
         """Return a run with one rank for each place on the axes."""
         from kernbench.runtime_api import Folding
 
-        context = self._make_context()
+        context = self._make_context(is_watched=is_watched)
         self._folding = Folding(self._num_ranks, axes, base)
         self._folding.begin(context.run)
         return context
 
-    def ran(self, axes: Axes, base: int = 0) -> RuntimeContext:
-        """Return a run whose actions are kept, once the program has ended."""
-        context = self.context(axes, base)
-        context.keep_actions()
-        with context:
-            self._work(context)
-        return context
+    def watched(self, axes: Axes, base: int, plays: bool) -> Watched | RankAxis:
+        """Return what ranks did, and if it ``plays`` that with all ranks, when collectives ran.
 
-    def commands(self, axes: Axes, base: int, peers: tuple[int, ...]) -> Found:
-        """Return what ranks did if all do what those do that run with ``base``."""
-        from kernbench.retime import play_all_ranks
+        Returns the axis along which more ranks have to run, if that turns out.
+        """
+        from kernbench.retime import groups_of, placements_of_all, work_of_ranks
 
-        context = self.ran(axes, base)
-        folding, log = context.run.folding, context.op_log
-        assert folding is not None
-        if not folding.is_exact and self._num_ranks <= MOST_TRIED:
-            with contextlib.suppress(UsageError):
-                log = play_all_ranks(context)[0]
-        found = _commands(log)
-        return {peer: found.get(peer) or found[folding.representative(peer)] for peer in peers}
-
-    def tried(self, axes: tuple[RankAxis, ...]) -> Tried:
-        """Return which ranks have to run, and when collectives run with all ranks."""
-        from kernbench.retime import placements_of_all
-
-        axes, context = self.split(self.ran, axes)
+        context = self.context(axes, base, is_watched=True)
+        context.keep_actions(with_sites=True)
+        try:
+            with context:
+                self._work(context)
+        except Exception:
+            if self._folding is None or self._folding.wanted is None:
+                raise
+            return self._folding.wanted
         folding = context.run.folding
         assert folding is not None
-        if folding.is_exact:
-            return Tried(axes, None, "")
-        try:
-            return Tried(axes, placements_of_all(context), "")
-        except UsageError as error:
-            return Tried(axes, None, str(error))
+        placements, why_not = None, ""
+        if plays and not folding.is_exact:
+            try:
+                placements = placements_of_all(context)
+            except UsageError as error:
+                why_not = str(error)
+        return Watched(
+            axes,
+            work_of_ranks(context),
+            groups_of(context),
+            placements,
+            why_not,
+            folding.calls.numbers,
+        )
 
     def split(self, run: Callable[[Axes], T], axes: Axes) -> tuple[Axes, T]:
         """Run with more ranks, as often as some are found that have to; return what came of it."""
@@ -147,22 +151,8 @@ class Failed(NamedTuple):
     """A program that failed elsewhere."""
 
     why: str
-
-
-class Comparison(NamedTuple):
-    """What a check of ranks that others ran for has shown."""
-
-    text: str
-    is_same_work: bool
-    is_same_time: bool
-
-
-class Tried(NamedTuple):
-    """What a run of a program whose output nobody saw has shown."""
-
-    axes: Axes
-    placements: Timetable | None
-    why_not: str
+    is_usage: bool = False
+    """Whether it is what cannot be folded, rather than a mistake."""
 
 
 def run_ranks(
@@ -189,41 +179,40 @@ def _run_folded(
     """
     folder = _Folder(make_context, num_ranks, work)
     is_tried = num_ranks <= MOST_TRIED
-    tried = Tried((), None, f"{num_ranks:,} ranks are more than {MOST_TRIED}")
     with _elsewhere(folder) if num_checks or is_tried else contextlib.nullcontext(None) as other:
+        tried: Watched | Failed | None = None
         if is_tried and other is not None:
             # What fails there fails here, too, where it is seen.
-            found = other("tried", ())
-            tried = Tried((), None, "") if isinstance(found, Failed) else found
+            tried = _watched(other, (), 0, plays=True)
+        known = tried if isinstance(tried, Watched) else None
+        found_axes = () if known is None else known.axes
 
         def report_on(axes: Axes) -> int:
-            if axes != tried.axes:
+            if axes != found_axes:
                 count = len(Folding(num_ranks, axes).running)
                 print(f"folding: starts again with {count} of {num_ranks} ranks", file=sys.stderr)
             context = folder.context(axes)
             folding = context.run.folding
             assert folding is not None
-            folding.placements, folding.why_not = tried.placements, tried.why_not
+            if known is not None:
+                folding.placements, folding.why_not = known.placements, known.why_not
+                folding.calls.know(known.calls)
+            elif isinstance(tried, Failed):
+                folding.why_not = f"the program failed when it ran unseen ({tried.why})"
+            else:
+                folding.why_not = f"{num_ranks:,} ranks are more than {MOST_TRIED}"
+            check = _Check(folding, known, other, context.run.machine)
+            fails: list[bool] = []
 
             def checked() -> list[str]:
-                bases = _chosen(folding, num_checks)
-                if not bases or other is None:
+                if folding.has_host_times and known is not None:
+                    check.measure_libraries()
+                if not num_checks:
                     return []
-                # Ranks that run together are one choice.
-                chosen = {Folding(num_ranks, axes, base).running: base for base in bases}
-                peers = {base: running for running, base in chosen.items()}
-                others = set().union(*peers.values())
-                folding.num_checked = len(others - set(folding.running))
-                known = _of_other(other, axes, 0, tuple(others))
-                found = [
-                    compared(folding, known, _of_other(other, axes, base, peers[base]))
-                    for base in peers
-                ]
-                fails.append(not all(each.is_same_work for each in found))
-                folding.is_alike = all(each.is_same_time for each in found)
-                return [each.text for each in found]
+                lines, is_same_work = check.compare(num_checks)
+                fails.append(not is_same_work)
+                return lines
 
-            fails: list[bool] = []
             # Before what the folding says of its times.
             context.run.remarks.insert(0, checked)
             status = report(context)
@@ -231,23 +220,95 @@ def _run_folded(
 
         from kernbench.runtime_api import Folding
 
-        return folder.split(report_on, tried.axes)[1]
+        return folder.split(report_on, found_axes)[1]
 
 
-def _of_other(other: Ask, axes: Axes, base: int, peers: tuple[int, ...]) -> Found:
-    found: Found | Failed = other("commands", axes, base, peers)
-    if isinstance(found, Failed):
-        raise UsageError(
-            f"--fold-check: with rank {base} in the place of rank 0 the program failed "
-            f"({found.why}); run it without --fold to see what that rank does"
+def _watched(other: Ask, axes: Axes, base: int, *, plays: bool = False) -> Watched | Failed:
+    """Run a program unseen, each time that more ranks have to run in a process of its own."""
+    while True:
+        found: Watched | Failed | RankAxis = other("watched", axes, base, plays)
+        if isinstance(found, (Watched, Failed)):
+            return found
+        axes = (*axes, found)
+
+
+class _Check:
+    """Runs other ranks of a program, where nothing has run before, and compares them."""
+
+    def __init__(
+        self, folding: Folding, known: Watched | None, other: Ask | None, machine: Machine
+    ) -> None:
+        self._folding, self._known, self._other = folding, known, other
+        self._per_node = min(machine.sips_per_node, machine.num_sips // machine.num_hosts)
+        host = machine.spec.host
+        self._call_ps = 0 if host is None else round(host.python_call_us * 10**6)
+
+    def measure_libraries(self) -> None:
+        """Find how much Python libraries run once per process, from a few ranks that share one.
+
+        Each of them alone has run it; together they run it once. A rank of these that does
+        something else is noted.
+        """
+        from kernbench.retime import first_difference, other_calls
+        from kernbench.runtime_api import Folding
+
+        folding, known = self._folding, self._known
+        assert known is not None
+        assert self._other is not None
+        axes = axes_of_more(known.axes, known.groups, folding.num_ranks)
+        if not axes:
+            return
+        found = _watched(self._other, (*known.axes, *axes), 0)
+        if isinstance(found, Failed):
+            if not found.is_usage:
+                ranks = listed(list(Folding(folding.num_ranks, (*known.axes, *axes)).running))
+                folding.differing = f"with {ranks} the program failed: {found.why}"
+            return
+        for rank, work in found.works.items():
+            runs = folding.representative(rank)
+            differs = first_difference(known.works[runs], work, rank=runs)
+            if differs is not None and differs.is_of_work:
+                folding.differing = f"rank {rank} does not do what rank {runs} does: {differs.text}"
+                return
+        num_calls = sum(
+            other_calls(
+                work,
+                [found.works[rank] for rank in found.works if folding.representative(rank) == runs],
+            )
+            for runs, work in known.works.items()
         )
-    return found
+        folding.once_ps = num_calls * self._call_ps
 
+    def compare(self, num_checks: int) -> tuple[list[str], bool]:
+        """Return what a check of so many other ranks says, and whether they do the same work."""
+        folding = self._folding
+        known = self._known
+        if known is None or known.axes != folding.axes:
+            known = self._watched(0)
+        bases, covers = chosen(folding, known.groups, self._per_node, num_checks)
+        if not bases:
+            return [], True
+        others: dict[int, RankWork] = {}
+        for base in bases:
+            others |= self._watched(base).works
+        folding.num_checked = len(others)
+        found = verdict(folding, known.works, others)
+        folding.is_alike = found.is_same_time
+        lines = found.lines
+        num_others = folding.num_ranks - len(folding.running)
+        if len(others) < num_others:
+            lines.append(
+                f"fold check: {len(others)} of {num_others:,} other ranks ran; with those that ran "
+                f"for them they are of {covers}"
+            )
+        return lines, found.is_same_work
 
-def _chosen(folding: Folding, num_checks: int) -> list[int]:
-    """Return ranks that others have run for; the same ones in every run."""
-    others = sorted(set(range(folding.num_ranks)) - set(folding.running))
-    return sorted(random.Random(0).sample(others, min(num_checks, len(others))))
+    def _watched(self, base: int) -> Watched:
+        assert self._other is not None
+        found = _watched(self._other, self._folding.axes, base)
+        if isinstance(found, Failed):
+            raise failed(base, found.why)
+        return found
 
 
 @contextmanager
@@ -281,7 +342,8 @@ def _elsewhere(folder: _Folder) -> Iterator[Ask]:
                 # Of a group of exceptions the first one says what happened.
                 while isinstance(error, ExceptionGroup):
                     error = error.exceptions[0]
-                theirs.send(Failed(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"))
+                why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+                theirs.send(Failed(why, isinstance(error, UsageError)))
         # What a run leaves behind is not worth the time to clean up.
         os._exit(0)
 
@@ -307,46 +369,3 @@ def _end(child: Any) -> None:
     """End a process and its child, which nobody waits for any more."""
     child.kill()
     os._exit(1)
-
-
-def compared(folding: Folding, known: Found, found: Found) -> Comparison:
-    """Return how far times of other ranks are from those of the ranks that ran for them."""
-    from kernbench.report import format_ns, format_share
-
-    worst_ps, end_ps, where = 0, 1, ""
-    for peer, theirs in found.items():
-        rank = folding.representative(peer)
-        for index, (mine, its) in enumerate(zip_longest(known[peer], theirs)):
-            if mine is None or its is None or mine.name != its.name:
-                return Comparison(
-                    f"fold check: rank {peer} does not do what rank {rank} does, which ran for it: "
-                    f"command {index} is {_name_of(its)} instead of {_name_of(mine)}; run it "
-                    "without --fold",
-                    is_same_work=False,
-                    is_same_time=False,
-                )
-            if abs(its.end_ps - mine.end_ps) >= worst_ps:
-                worst_ps, end_ps = abs(its.end_ps - mine.end_ps), max(mine.end_ps, 1)
-                where = f"at command {index}, {mine.name}"
-    ranks = " and ".join(f"rank {rank}" for rank in found)
-    if not worst_ps:
-        text = f"fold check: {ranks} took as long as what ran for it, to the picosecond"
-        return Comparison(text, is_same_work=True, is_same_time=True)
-    return Comparison(
-        f"fold check: {ranks} did what ran for it did; times differ by at most "
-        f"{format_ns(worst_ps / 1000)} ({format_share(worst_ps, end_ps)}), {where}",
-        is_same_work=True,
-        is_same_time=False,
-    )
-
-
-def _name_of(command: Command | None) -> str:
-    return "nothing" if command is None else command.name
-
-
-def _commands(log: OpLog) -> Found:
-    found: Found = {}
-    for each in log.instances:
-        for rank, end_ps in zip(each.ranks, each.ends_ps, strict=True):
-            found.setdefault(rank, []).append(Command(each.template.name, end_ps))
-    return found

@@ -180,14 +180,14 @@ def _run(
             return exit_status(end)
         return DONE
 
-    def make_context() -> RuntimeContext:
+    def make_context(*, is_watched: bool = False) -> RuntimeContext:
         from kernbench.runtime_api import RuntimeContext
 
         context = RuntimeContext(
             machine=machine,
             data=options.data,
-            record_memory=options.records_memory,
-            record_lines=options.records_lines,
+            record_memory=options.records_memory or is_watched,
+            record_lines=options.records_lines or is_watched,
             **options.checks,
         )
         context.run.remarks.append(lambda: changes)

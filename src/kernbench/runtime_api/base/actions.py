@@ -8,19 +8,22 @@ in it.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.clock import frame_of_program
+from kernbench.op_log import UNKNOWN_SITE
 from kernbench.saved import Actions, Actor
 
 if TYPE_CHECKING:
     from kernbench.clock import Handle, Rank, Simulation, Stream
-    from kernbench.op_log import OpLog
+    from kernbench.op_log import OpLog, Site
 
 
 class Action(IntEnum):
@@ -126,16 +129,35 @@ class _Acting:
     def __init__(self, number: int, rank: int) -> None:
         self.number, self.rank = number, rank
         self.values: list[int] = []
-        self.put = self.values.extend
+        self.put: Callable[[Iterable[int]], None] = self.values.extend
         self.sip_id = rank
         """Its current device, as far as its actions say."""
 
 
-class Keeper:
-    """Collects the actions of one run, from its start."""
+class _ActingAt(_Acting):
+    """One of whom it is also known at which lines of the program it did what."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    __slots__ = ("sites",)
+
+    def __init__(self, number: int, rank: int) -> None:
+        super().__init__(number, rank)
+        self.sites: list[Site] = []
+        self.put = self._put_at
+
+    def _put_at(self, values: Iterable[int], /) -> None:
+        frame = frame_of_program(sys._getframe(1))
+        self.sites.append(
+            UNKNOWN_SITE if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+        )
+        self.values.extend(values)
+
+
+class Keeper:
+    """Collects the actions of one run, from its start; those of ranks with lines if asked to."""
+
+    def __init__(self, simulation: Simulation, *, with_sites: bool = False) -> None:
         self._simulation = simulation
+        self._new_acting = _ActingAt if with_sites else _Acting
         self.actors: dict[Rank | None, _Acting] = {None: _Acting(0, 0)}
         self._works: dict[Hashable, int] = {}
         self._described: list[dict[str, Any]] = []
@@ -183,8 +205,13 @@ class Keeper:
 
     def add_actor(self, rank: Rank) -> _Acting:
         """Return the actor of a rank that has just been started."""
-        found = self.actors[rank] = _Acting(len(self.actors), rank.rank_id)
+        found = self.actors[rank] = self._new_acting(len(self.actors), rank.rank_id)
         return found
+
+    def sites(self) -> dict[int, list[Site]]:
+        """Return by actor at which line each action was, where that was asked for."""
+        acting = self.actors.values()
+        return {each.number: each.sites for each in acting if isinstance(each, _ActingAt)}
 
     def memory_event(self, number: int) -> None:
         """Note where among the actions memory is allocated or freed."""

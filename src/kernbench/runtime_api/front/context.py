@@ -208,13 +208,15 @@ class RuntimeContext(TorchNames):
         """The record of all commands so far."""
         return self.run.op_log
 
-    def keep_actions(self) -> None:
+    def keep_actions(self, *, with_sites: bool = False) -> None:
         """Keep what the program does, so that a saved run can be retimed; before it does anything.
+
+        It may be kept with the lines at which it is done.
 
         What was kept is ``actions=torch.run.actions()`` of :func:`kernbench.saved.save_run`.
         """
         if self.run.actions_of is None:
-            self.run.keeper = Keeper(self.run.simulation)
+            self.run.keeper = Keeper(self.run.simulation, with_sites=with_sites)
             self.run.keeper.about["tf32"] = self.launcher.engine.tf32
             if self.op_log.allocations is not None:
                 self.op_log.allocations.on_event = self.run.keeper.memory_event

@@ -132,25 +132,16 @@ class _Keeping(Host):
         if self._is_real(stream):
             self.keeper.waits(Action.HOST_STREAM_WAITS, handle, self.keeper.stream(stream))
 
-    def poll(self, label: str = "a query of the device") -> None:
-        self.keeper.asked["queries whether something has ended"] += 1
-        super().poll(label)
-        self.keeper.put(Action.HOST_POLL, self.keeper.label(label))
-
-    def glance(self, label: str) -> None:
-        self.keeper.asked["looks at what other ranks have done"] += 1
-        super().glance(label)
-        self.keeper.put(Action.HOST_GLANCE, self.keeper.label(label))
-
-    def look_at_clock(self) -> int:
-        self.keeper.asked["readings of clocks"] += 1
-        found = super().look_at_clock()
-        self.keeper.put(Action.HOST_CLOCK)
-        return found
-
-    def sleep(self, delay_ps: int) -> None:
-        super().sleep(delay_ps)
-        self.keeper.put(Action.HOST_SLEEP, delay_ps)
+    def _note(self, action: Action, what: str | int, asked: str) -> None:
+        """Note what the program asks its host for; its calls may be counted there."""
+        calls = IN_THREAD.calls
+        if calls is not None:
+            calls.pause(FRAMES_OF_FUNCTION)
+        if asked:
+            self.keeper.asked[asked] += 1
+        self.keeper.put(action, self.keeper.label(what) if isinstance(what, str) else what)
+        if calls is not None:
+            calls.resume()
 
     def catch_up(self) -> None:
         self.keeper.put(Action.CATCH_UP)
@@ -167,7 +158,7 @@ class KeptHost(_Keeping):
 
     def __init__(self, run: Run, rank: int, keeper: Keeper) -> None:
         super().__init__(run, rank)
-        self.keeper = keeper
+        self.keeper, self.notes = keeper, self._note
 
     def read(self) -> None:
         self.keeper.put(Action.HOST_READ)
@@ -181,7 +172,7 @@ class KeptEagerHost(_Keeping, EagerHost):
 
     def __init__(self, run: Run, rank: int, spec: HostSpec, keeper: Keeper) -> None:
         super().__init__(run, rank, spec)
-        self.keeper = keeper
+        self.keeper, self.notes = keeper, self._note
         keeper.about["counts_python"] = True
         times = self.times
         counted: Any = CountedTimes(times)

@@ -23,6 +23,8 @@ from kernbench.torch_bridge.processes.python_calls import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kernbench.hardware import HostSpec
     from kernbench.runtime_api import Run
     from kernbench.torch_bridge.base.operations import Operation
@@ -42,6 +44,8 @@ class EagerHost(Host):
         super().__init__(run, rank)
         self.times = HostTimes(spec)
         self.calls: PythonCalls = PythonCalls()
+        self.noted: Callable[[int], int] | None = None
+        """Takes each number of calls, and returns the one that counts."""
         self._owed_ps = 0
         self._view_ps = self.times.called[_VIEW]
         """The time of a view before an operation like the latest one."""
@@ -155,10 +159,10 @@ class EagerHost(Host):
         if calls.num_views:
             self._owed_ps += calls.num_views * self._view_ps
             calls.num_views = 0
+        num_calls = calls.take()
         if calls.num_shared:
-            num_shared, calls.num_shared = calls.num_shared, 0
-            return num_shared + calls.take()
-        return calls.take()
+            num_calls, calls.num_shared = num_calls + calls.num_shared, 0
+        return self.noted(num_calls) if self.noted and num_calls else num_calls
 
 
 def _tensors_of(args: Any) -> Any:
@@ -191,8 +195,12 @@ def as_disturbed(run: Run, host: Host) -> Host:
 def host_of(run: Run, rank: int) -> Host:
     """Return the host of a rank, as the run's machine describes it."""
     if run.keeper is not None and run.keeper.make_host is not None:
-        return as_disturbed(run, run.keeper.make_host(run, rank))
-    return new_host(run, rank)
+        found = as_disturbed(run, run.keeper.make_host(run, rank))
+    else:
+        found = new_host(run, rank)
+    if isinstance(found, EagerHost) and run.folding is not None:
+        found.noted = run.folding.calls.of(rank)
+    return found
 
 
 def new_host(run: Run, rank: int) -> Host:

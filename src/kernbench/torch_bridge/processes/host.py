@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from kernbench.runtime_api import Action
 from kernbench.torch_bridge.base.operation_timing import phase_now
 from kernbench.torch_bridge.processes.bursts import Burst
 from kernbench.torch_bridge.processes.commands import HostCopy
@@ -80,6 +81,9 @@ class Host:
         """Delivers it, and returns whether the calling thread is the one that receives it."""
         self.tries: Callable[[Template], None] | None = None
         """Takes what is launched while something is tried (:meth:`trying`)."""
+        self.notes: Callable[[Action, str | int, str], None] | None = None
+        """Notes what the program asks of the host, in a run that is kept. It is called from here:
+        a method in the place of one of these would be one more call of Python, and counted."""
         self.launches_as: Literal["launch", "capture"] = "launch"
         """The name of launches in the op log."""
 
@@ -111,6 +115,8 @@ class Host:
             lead_ps = self._ahead_ps - simulation.now_ps
             if lead_ps > waited_ps >> _TURNS_SHIFT:
                 simulation.idle(lead_ps, "reading the clock")
+        if self.notes is not None:
+            self.notes(Action.HOST_CLOCK, 0, "readings of clocks")
         return self._ahead_ps
 
     def look_at_work(self) -> int:
@@ -259,12 +265,16 @@ class Host:
         simulation = self._run.simulation
         self._ahead_ps = self.now_ps + self._launch_ps()
         simulation.idle(self._ahead_ps - simulation.now_ps, label)
+        if self.notes is not None:
+            self.notes(Action.HOST_POLL, label, "queries whether something has ended")
 
     def glance(self, label: str) -> None:
         """Yield to other ranks: a program may poll for what they do."""
         simulation = self._run.simulation
         self._ahead_ps = self.now_ps + READING_PS
         simulation.idle(self._ahead_ps - simulation.now_ps, label)
+        if self.notes is not None:
+            self.notes(Action.HOST_GLANCE, label, "looks at what other ranks have done")
 
     def work(self, label: str, taken_ps: int) -> None:
         """Spend time on what launches nothing; no other rank runs meanwhile."""
@@ -284,6 +294,8 @@ class Host:
             if not self.rings():
                 break
         self._sleep(max(end_ps - self.now_ps, 0))
+        if self.notes is not None:
+            self.notes(Action.HOST_SLEEP, delay_ps, "")
 
     def _sleep(self, delay_ps: int) -> None:
         simulation = self._run.simulation

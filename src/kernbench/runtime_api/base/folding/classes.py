@@ -15,6 +15,7 @@ import numpy as np
 
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.runtime_api.base.folding.axes import RankAxis, axes_of, axis_of, shown
+from kernbench.runtime_api.base.folding.timetable import CountedCalls
 
 if TYPE_CHECKING:
     from kernbench.collectives import Schedule
@@ -58,6 +59,7 @@ class Folding:
         """When collectives run with all ranks, where that is known."""
         self.why_not = ""
         """Why it is not known."""
+        self.calls = CountedCalls()
         self.is_alike: bool | None = None
         """Whether other ranks that were run do what ran for them, in the same time; None where none
         was."""
@@ -65,6 +67,10 @@ class Folding:
         """How many other ranks that was."""
         self.has_host_times = False
         """Whether the Python of hosts takes time."""
+        self.once_ps: int | None = None
+        """How long Python takes that libraries run once per process; None: not known."""
+        self.differing = ""
+        """Which other rank was seen not to do what the one does that runs for it."""
         self.running = tuple(sorted({self.representative(rank) for rank in range(num_ranks)}))
         """The ranks that run."""
         self._found_rivals: dict[object, tuple[tuple[int, ...], ...]] = {}
@@ -264,47 +270,74 @@ class Folding:
             f"folded: {len(self.running)} of {self.num_ranks} ranks ran ({running}); each of the "
             "others is taken to do what one of them does"
         ]
-        if self.is_exact:
-            if self.is_alike is False:
-                return lines
-            took = "they took as long as with all ranks, to the picosecond"
-            others = self.num_ranks - len(self.running)
-            if self.is_alike is None:
-                took = f"if they do, {took}; --fold=check runs some of them to see"
-            elif self.num_checked < others:
-                took = (
-                    f"if the {others - self.num_checked} that were not checked do as well, {took}; "
-                    f"--fold-check {others} checks them all"
-                )
-            lines.append(f"folded: {took}")
-            if self.has_host_times:
-                lines.append(
-                    "folded: but for Python that libraries run once per process: with all ranks, "
-                    "one of them pays it for all"
-                )
+        if self.differing:
+            return [*lines, f"folded: {self.differing}; run it without --fold"]
+        if self.is_alike is False:
             return lines
+        return lines + [f"folded: {each}" for each in self._of_times()]
+
+    def _of_times(self) -> list[str]:
+        """Return how its times are to those of a run of all ranks, if others do what is taken."""
+        if self.is_exact:
+            return [self._if_checked(f"they took as long as with all ranks, {self._but_for()}")]
+        lines = []
         if self.placements is not None:
-            lines.append(
-                f"folded: {self.placements.differing} came at another time than with all ranks, "
-                "as the program does other things at other times"
-            )
+            # Those that came later were held up until the last, or not: the rest is a mixture.
+            return [
+                f"{self.placements.differing} came at another time than with all ranks, as the "
+                "program does other things at other times: from then on nothing bounds how far "
+                "times are from those of all ranks"
+            ]
         lines += [
-            f"folded: groups that {each} at one time share links; the latest of them counts"
+            f"groups that {each} at one time share links; the latest of them counts"
             for each in sorted(self.sharing)
         ]
         lines += [
-            f"folded: other groups that {each} at the same time are not known, and take no links"
+            f"other groups that {each} at the same time are not known, and take no links: with all "
+            "ranks the run may be longer"
             for each in sorted(self.unseen)
         ]
         if self.levelled:
-            held_us = sum(self.levelled.values()) / 1_000_000
+            most = _at_most(sum(self.levelled.values()))
             lines.append(
-                f"folded: ranks end {', '.join(self.levelled)} at different times, and go on with "
-                f"the last: with all ranks the run is shorter, by up to {held_us:,.3g} us"
+                f"ranks end {', '.join(self.levelled)} at different times, and go on with the "
+                f"last: with all ranks the run is shorter, by up to {most}"
             )
         if self.why_not:
-            lines.append(f"folded: what others do was not done again, as {self.why_not}")
+            lines.append(f"what others do was not done again, as {self.why_not}")
+        if self.has_host_times:
+            lines.append(self._but_for())
         return lines
+
+    def _if_checked(self, text: str) -> str:
+        others = self.num_ranks - len(self.running)
+        if self.is_alike is None:
+            return f"if they do, {text}; --fold=check runs some of them to see"
+        if self.num_checked == others:
+            return text
+        return (
+            f"if the {others - self.num_checked:,} that were not checked do as well, {text}; "
+            f"--fold-check {others} checks them all"
+        )
+
+    def _but_for(self) -> str:
+        """Return what times have that those of all ranks in one process have not."""
+        if not self.has_host_times:
+            return "to the picosecond"
+        most = "by a time that is not known"
+        if self.once_ps is not None:
+            most = f"by at most {_at_most(self.once_ps)}"
+        return (
+            "but for Python that libraries run once per process: here each rank pays for it, with "
+            f"all ranks in one process the first, and times differ {most}"
+        )
+
+
+def _at_most(time_ps: int) -> str:
+    """Return a time that is not shown shorter than it is."""
+    from kernbench.report import format_ns
+
+    return format_ns(time_ps * 1.005 / 1000)
 
 
 def _part_of(template: Template, positions: tuple[int, ...]) -> Template:

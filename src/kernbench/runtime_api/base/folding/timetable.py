@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -37,6 +37,37 @@ class CollectiveTimes:
     """When each rank was to end, if nothing slowed it down."""
     ends_ps: tuple[int, ...]
     """When each has ended."""
+
+
+class CountedCalls:
+    """How many calls of Python the ranks of a run made, each time that their hosts asked.
+
+    What libraries do once per process counts for the rank that comes first. Which one that is may
+    be otherwise in a second run of the same ranks, as they wait for others: so that one goes by the
+    numbers of the first.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: dict[int, deque[int]] = {}
+        """By rank."""
+        self._is_known = False
+
+    def know(self, numbers: dict[int, deque[int]]) -> None:
+        """Go by the numbers of an earlier run."""
+        self.numbers, self._is_known = numbers, True
+
+    def of(self, rank: int) -> Callable[[int], int]:
+        """Return what takes a rank's numbers, and returns those that count."""
+        numbers = self.numbers.setdefault(rank, deque())
+
+        def note(number: int) -> int:
+            numbers.append(number)
+            return number
+
+        def look_up(number: int) -> int:
+            return numbers.popleft() if numbers else number
+
+        return look_up if self._is_known else note
 
 
 @dataclass
