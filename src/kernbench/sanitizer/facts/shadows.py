@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import Gemm, Math, Operand, Reduce
-from kernbench.replay import SHAPE_OPS, full, same_lead
+from kernbench.replay import SHAPE_OPS, full, same_lead, widened
 
 Array = npt.NDArray[Any]
 Shadow = Array | None
@@ -140,7 +140,7 @@ def _gathered(command: Math) -> Propagate:
         of_source, of_index = shadows
         if of_source is None:
             return of_index
-        x, index = same_lead((full(of_source, source), full(values[1], where)))
+        x, index = same_lead((full(of_source, source), full(widened(values[1]), where)))
         picked = np.take_along_axis(x, index, axis)
         return clean(picked if of_index is None else np.maximum(picked, of_index))
 
