@@ -6,6 +6,9 @@ from kernbench.replay.collective import (
 from kernbench.replay.numerics.elementwise import (
     SHAPE_OPS,
 )
+from kernbench.replay.numerics.ops.lookup import (
+    widened,
+)
 from kernbench.replay.numerics.ops.shapes import (
     full,
     same_lead,
@@ -85,5 +88,6 @@ __all__ = [
     "run_kernel",
     "same_lead",
     "show_printed",
+    "widened",
     "with_known",
 ]

@@ -68,6 +68,17 @@ def test_a_gather_of_what_is_not_there_names_index_program_and_lane(
 
 
 @pytest.mark.adr("0232-D1")
+@pytest.mark.parametrize("dtype", ["u1", "i1", "u2"])
+@pytest.mark.parametrize("check", [False, True])
+def test_short_indices_have_no_sign(dtype: str, check: bool) -> None:
+    index = np.arange(255, -1, -1).astype(f"u{dtype[1]}").view(dtype)
+    with kernbench.RuntimeContext(machine="ahbm", check=check) as torch:
+        x, out = torch.arange(256, dtype="f32"), torch.zeros(256)
+        picks[(1,)](x, torch.from_numpy(index), out, False, N=256)
+        assert out.tolist() == list(range(255, -1, -1))
+
+
+@pytest.mark.adr("0232-D1")
 def test_the_length_that_counts_is_that_of_the_axis() -> None:
     def run(torch: Any, value: int) -> np.ndarray[Any, Any]:
         index = np.full((8, 16), value, np.int32)

@@ -117,3 +117,35 @@ def test_a_lane_is_undefined_where_one_is_used_that_was_masked_off(kernel: Any) 
     name = "tt.atomic_rmw" if kernel is updated else "tt.load"
     with pytest.raises(UndefinedValueError, match=f"masked-off lanes of {name} at"):
         run(kernel, bug=True)
+
+
+@triton.jit
+def scaled(x, out, rows_loaded, rows_stored, SCALES: tl.constexpr):
+    rows, columns = tl.arange(0, 32), tl.arange(0, 32)
+    at = rows[:, None] * 32 + columns[None, :]
+    four = tl.full((32, 1), 129, tl.uint8)
+    if SCALES:
+        four = tl.load(x + rows[:, None], mask=rows[:, None] < rows_loaded).to(tl.uint8)
+        some = tl.load(x + at).to(tl.float32).to(tl.float8e4nv)
+    else:
+        some = tl.load(x + at, mask=rows[:, None] < rows_loaded).to(tl.float32).to(tl.float8e4nv)
+    other = tl.full((32, 32), 1.0, tl.float8e4nv)
+    one = tl.full((32, 1), 127, tl.uint8)
+    product = tl.dot_scaled(some, four, "e4m3", other, one, "e4m3")
+    tl.store(out + at, product, mask=rows[:, None] < rows_stored)
+
+
+@pytest.mark.adr("0020-D4")
+@pytest.mark.parametrize("scales", [False, True])
+def test_a_row_of_a_scaled_product_is_undefined_by_its_own_elements_and_scales(
+    scales: bool,
+) -> None:
+    def run(stored: int) -> None:
+        with kernbench.RuntimeContext(machine="b200", check=True) as torch:
+            out = torch.zeros(32, 32)
+            scaled[(1,)](torch.full((32, 32), 127, dtype="i32"), out, 9, stored, scales)
+            out.numpy()
+
+    run(9)
+    with pytest.raises(UndefinedValueError, match=r"masked-off lanes of tt.load at .* tt.dot"):
+        run(10)

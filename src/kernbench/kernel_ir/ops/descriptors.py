@@ -52,9 +52,9 @@ def check_alignment(kernel: str, line: SourceLine, base: str, address: int, mult
     """
     if address % multiple:
         raise BadPointerError(
-            f"tl.make_tensor_descriptor in kernel {kernel} at {line}: {base} is at address "
-            f"{address:#x}, which is no multiple of {multiple} bytes; copy the view to a tensor "
-            "of its own, or load by pointers"
+            f"tl.make_tensor_descriptor in kernel {kernel} at {line}: {base} is "
+            f"{address % multiple} bytes beyond a multiple of {multiple} bytes; copy the view to a "
+            "tensor of its own, or load by pointers"
         )
 
 

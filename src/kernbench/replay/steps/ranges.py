@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from kernbench.commands import Math
 from kernbench.errors import OutOfBoundsError
+from kernbench.replay.numerics.ops.lookup import widened
 from kernbench.replay.steps.diagnostics import coordinates, programs_of
 from kernbench.replay.steps.frame import Frame
 from kernbench.replay.steps.sites import Chunks
@@ -43,7 +44,7 @@ class RangeStep:
             (self._length,) = command.dst.shape
 
     def __call__(self, frame: Frame) -> None:
-        given = frame.values[self._slot]
+        given = widened(frame.values[self._slot])
         outside = (given < 0) | (given >= self._length)
         if outside.any() and self._mask is not None:
             outside = outside & frame.values[self._mask]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import Gemm, Math, Operand, Reduce
-from kernbench.replay import SHAPE_OPS, full, same_lead
+from kernbench.replay import SHAPE_OPS, full, same_lead, widened
 
 Array = npt.NDArray[Any]
 Shadow = Array | None
@@ -47,7 +47,7 @@ def build_math(command: Math) -> Propagate:
     if op == "tt.histogram":
         return _counted(command)
     if op == "tt.mx_decode":
-        return _whole(command)
+        return _decoded(command)
     if op in SHAPE_OPS:
         return _moved(command)
     if any(operand.shape not in ((), command.dst.shape) for operand in command.inputs):
@@ -140,11 +140,32 @@ def _gathered(command: Math) -> Propagate:
         of_source, of_index = shadows
         if of_source is None:
             return of_index
-        x, index = same_lead((full(of_source, source), full(values[1], where)))
+        x, index = same_lead((full(of_source, source), full(widened(values[1]), where)))
         picked = np.take_along_axis(x, index, axis)
         return clean(picked if of_index is None else np.maximum(picked, of_index))
 
     return chosen
+
+
+def _decoded(command: Math) -> Propagate:
+    """Return the rule for the operand of a ``tl.dot_scaled``: its elements, and their scales."""
+    axis, packed = (1 + int(command.attrs[name]) for name in ("axis", "packed_axis"))
+    shapes = [operand.shape for operand in command.inputs]
+
+    def decoded(shadows: Sequence[Shadow], _: Sequence[Array]) -> Shadow:
+        parts: list[Shadow] = []
+        for index, (shadow, shape) in enumerate(zip(shadows, shapes, strict=True)):
+            if shadow is None:
+                continue
+            spread, along = full(shadow, shape), axis if index else packed
+            if index and axis != spread.ndim - 1:
+                spread = spread.swapaxes(-1, -2)
+            parts.append(
+                np.repeat(spread, command.dst.shape[along - 1] // spread.shape[along], along)
+            )
+        return union(parts)
+
+    return decoded
 
 
 def _counted(command: Math) -> Propagate:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import Math
+from kernbench.replay.numerics.conversions import as_unsigned
 from kernbench.replay.numerics.ops.registry import Numeric
 from kernbench.replay.numerics.ops.shapes import full, same_lead
 
@@ -21,7 +22,7 @@ def _gather(command: Math) -> Function:
     source, where = (operand.shape for operand in command.inputs)
 
     def gathered(x: Array, index: Array) -> Array:
-        x, index = same_lead((full(x, source), full(index, where)))
+        x, index = same_lead((full(x, source), full(widened(index), where)))
         return np.take_along_axis(x, index, axis)
 
     return gathered
@@ -44,6 +45,16 @@ def _histogram(command: Math) -> Function:
 
     return counted
 
+
+def widened(index: Array) -> Array:
+    """Return the indices of a gather as a GPU reads them: short ones without a sign.
+
+    Source: Triton, ``GatherOpToLLVM.cpp``.
+    """
+    return as_unsigned(index) if index.dtype.itemsize < _WHOLE_BYTES else index
+
+
+_WHOLE_BYTES = 4
 
 TABLE: dict[str, Numeric] = {
     "tt.gather": Numeric(build=_gather, moves=True),
