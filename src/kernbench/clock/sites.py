@@ -58,6 +58,8 @@ class _Owners(dict[str, str]):
 
 _OWNERS = _Owners()
 """Stacks of PyTorch are deep, and are looked through at each collective."""
+known_owner = _OWNERS.get
+"""Returns whose a file is (empty: the program's), or None if it was not looked at before."""
 
 
 def user_site(frame: FrameType | None = None) -> UserSite:

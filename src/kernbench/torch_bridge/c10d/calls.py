@@ -23,7 +23,6 @@ from kernbench.runtime_api import Action, Collective, Part, Signature, WaitFor, 
 from kernbench.torch_bridge.base.dtypes import element_type
 from kernbench.torch_bridge.c10d.data import Compute, all_gather
 from kernbench.torch_bridge.dispatch.known_values import follow_collective
-from kernbench.torch_bridge.dispatch.touching import Touching
 from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.in_use import begin_use, end_use
 from kernbench.torch_bridge.placement.names import EXECUTING, device_at
@@ -486,10 +485,11 @@ def _order(
     op, root = call.signature.op, call.signature.root
     part.clock = order.in_channel(channel, meeting.title, queue)
     only_reads = (op == "broadcast" and position == root) or (op == "reduce" and position != root)
-    touching = Touching(current())
     outputs = () if only_reads else call.outputs
     computes = op in _COMPUTING
-    touching.collective(meeting.title, call.inputs, outputs, part.clock, computes=computes)
+    current().touching.collective(
+        meeting.title, call.inputs, outputs, part.clock, computes=computes
+    )
 
 
 def _has_data(part: TorchPart, _: object) -> None:

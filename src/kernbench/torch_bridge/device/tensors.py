@@ -24,9 +24,12 @@ from kernbench.torch_bridge.placement.names import (
     is_simulated,
     with_index,
 )
-from kernbench.torch_bridge.placement.pending_copies import look_at_copies
 from kernbench.torch_bridge.placement.residence import residence_of, settle_open
-from kernbench.torch_bridge.placement.touched import contents_of_tensor, touch_by_host
+from kernbench.torch_bridge.placement.touched import (
+    contents_of_tensor,
+    look_at_copies,
+    touch_by_host,
+)
 from kernbench.torch_bridge.processes.process import HERE, current
 
 _Base = torch._C.TensorBase

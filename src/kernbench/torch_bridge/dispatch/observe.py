@@ -39,8 +39,8 @@ from kernbench.torch_bridge.placement.call_keys import look_at
 from kernbench.torch_bridge.placement.in_use import check_named
 from kernbench.torch_bridge.placement.moves import MOVE, UNDER_WAY
 from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, EXECUTING, with_index
-from kernbench.torch_bridge.placement.pending_copies import begin_copy, look_at_copies
 from kernbench.torch_bridge.placement.residence import Residence, residence_of, settle, settle_on
+from kernbench.torch_bridge.placement.touched import begin_copy, look_at_copies
 from kernbench.torch_bridge.processes.eager_host import EagerHost
 from kernbench.torch_bridge.processes.float32 import Float32, overridden
 from kernbench.torch_bridge.processes.gpu_trace import host_waits
@@ -96,7 +96,7 @@ class Observer(Mode):
         self._devices = process.session.devices
         run = process.session.run
         self._spec = run.machine.spec
-        self._touching = None if process.order is None else Touching(process)
+        self._touching: Touching | None = process.touching
         """Takes note of what is touched, under the sanitizer."""
         self.price(process.precision or overridden(Float32(), os.environ))
 

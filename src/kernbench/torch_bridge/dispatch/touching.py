@@ -18,7 +18,7 @@ from kernbench.memory import POISON, Buffer
 from kernbench.sanitizer import TouchKind
 from kernbench.torch_bridge.base.operations import Operation, describe
 from kernbench.torch_bridge.dispatch.operands import leaves, used_tensors
-from kernbench.torch_bridge.ordering.contents import Contents, contents_of
+from kernbench.torch_bridge.placement.contents import Contents, contents_of
 from kernbench.torch_bridge.placement.names import unobserved
 from kernbench.torch_bridge.placement.residence import residence_of, storage_of
 from kernbench.torch_bridge.placement.touched import (

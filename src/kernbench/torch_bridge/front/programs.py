@@ -28,6 +28,7 @@ from kernbench.torch_bridge.base.refusals import missing_kernels_by_name
 from kernbench.torch_bridge.device.module import architecture_of
 from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import observer_of
+from kernbench.torch_bridge.dispatch.touching import Touching
 from kernbench.torch_bridge.front import helion_kernels
 from kernbench.torch_bridge.front.forks import Memory
 from kernbench.torch_bridge.front.globals import Globals
@@ -347,6 +348,8 @@ class Programs:
 def inside(process: Process) -> Iterator[None]:
     """Run the code of a thread of a process, observed."""
     c10d.know_groups(process)
+    if process.order is not None and process.touching is None:
+        process.touching = Touching(process)
     with counting_calls(process):
         observer = observer_of(process)
         process.observers.append(observer)

@@ -11,7 +11,6 @@ import torch
 from kernbench.runtime_api import Action, Marker, WaitFor
 from kernbench.torch_bridge.base.operation_timing import ChangingTiming
 from kernbench.torch_bridge.dispatch.operands import leaves
-from kernbench.torch_bridge.dispatch.touching import Touching
 from kernbench.torch_bridge.graphs.capture import DataStep
 from kernbench.torch_bridge.graphs.collectives import Awaiting, Calling
 from kernbench.torch_bridge.graphs.memory import GraphMemory
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from kernbench.op_log import Template
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.c10d.calls import CollectiveWork
+    from kernbench.torch_bridge.dispatch.touching import Touching
     from kernbench.torch_bridge.graphs.capture import Capture
     from kernbench.torch_bridge.graphs.queues import Command
     from kernbench.torch_bridge.processes.process import Process
@@ -97,7 +97,7 @@ class Graph:
         process.is_replaying = True
         touching = None
         if process.order is not None:
-            process.order.replays_on, touching = queues[0], Touching(process)
+            process.order.replays_on, touching = queues[0], process.touching
         noting = partial(_note, touching, queues[0])
         try:
             with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), unobserved():

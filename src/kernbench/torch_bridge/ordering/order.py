@@ -34,7 +34,7 @@ class OperationClock(Clock):
 
     __slots__ = ("line",)
 
-    def __init__(self, line: Timeline, where: str = "") -> None:
+    def __init__(self, line: OrderedLine, where: str = "") -> None:
         self.timeline, self.index, self.where = line.number, line.index, where
         self._after, self._asked = [], ()
         self._known = line.known
@@ -64,7 +64,7 @@ class OperationClock(Clock):
         return f"nothing orders the two{missing}, {remedy(Allowed.STREAM_RACES)}"
 
 
-class Timeline:
+class OrderedLine:
     """A sequence of operations: where it is, and what its next operation follows."""
 
     __slots__ = ("index", "is_channel", "is_host", "known", "name", "number")
@@ -90,7 +90,7 @@ class Timeline:
         # Whoever knows the operation before does not know this.
         self.index += 1
 
-    def follow(self, other: Timeline) -> None:
+    def follow(self, other: OrderedLine) -> None:
         """Let what comes next follow all of another timeline so far."""
         self.learn(other.number, other.index, other.known)
 
@@ -104,8 +104,8 @@ class ProcessOrder:
         """Whether unordered touches are errors."""
         self.finds_unwritten = Allowed.UNINITIALIZED_READS not in allowed
         """Whether it is one to compute with what nothing has written."""
-        self.host = Timeline(0, "the host")
-        self._lines: dict[Hashable, Timeline] = {}
+        self.host = OrderedLine(0, "the host")
+        self._lines: dict[Hashable, OrderedLine] = {}
         """By the queue of a stream, or by channel."""
         self.replays_on: Stream | None = None
         """The stream of a graph's replay under way: all branches are one operation of it."""
@@ -128,15 +128,15 @@ class ProcessOrder:
         """Whether there is more than one timeline besides the program's."""
         return len(self._lines) > 1
 
-    def _line(self, key: Hashable, name: str, *, is_channel: bool = False) -> Timeline:
+    def _line(self, key: Hashable, name: str, *, is_channel: bool = False) -> OrderedLine:
         line = self._lines.get(key)
         if line is None:
             number = len(self._lines) + 1
-            line = self._lines[key] = Timeline(number, name, is_channel=is_channel)
+            line = self._lines[key] = OrderedLine(number, name, is_channel=is_channel)
         line.follow(self.host)
         return line
 
-    def stream(self, queue: Stream) -> Timeline:
+    def stream(self, queue: Stream) -> OrderedLine:
         """Return the timeline of a stream, which follows what the program has waited for."""
         queue = self.replays_on or queue
         # A device's first queue is its default stream.
@@ -236,5 +236,5 @@ class ProcessOrder:
             return None
         return self._streams[position]
 
-    def _where(self, line: Timeline) -> str:
+    def _where(self, line: OrderedLine) -> str:
         return f"rank {self.rank}, {line.name}, at {user_site()}"

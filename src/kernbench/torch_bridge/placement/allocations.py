@@ -12,7 +12,7 @@ from kernbench.clock import user_site
 from kernbench.errors import OutOfMemoryError
 from kernbench.report import format_size as shown
 from kernbench.torch_bridge.memory import DeviceFullError
-from kernbench.torch_bridge.ordering.contents import forget_contents
+from kernbench.torch_bridge.placement.contents import forget_contents
 from kernbench.torch_bridge.placement.process_memory import ProcessMemory
 from kernbench.torch_bridge.processes.process import current
 

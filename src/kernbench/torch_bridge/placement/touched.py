@@ -1,7 +1,12 @@
-"""Under the sanitizer: touches of PyTorch's tensors, and which of their bytes are unwritten."""
+"""Touches of PyTorch's tensors, and which of their bytes are unwritten, under the sanitizer.
+
+Data is computed at once, so a host that does not wait for a copy gets what a device may not have
+copied yet. Without the sanitizer the report says so where simulated time shows it (ADR-0228).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +15,12 @@ import numpy.typing as npt
 import torch
 
 from kernbench.checks import Allowed, remedy
+from kernbench.clock import user_site
 from kernbench.errors import UninitializedReadError
 from kernbench.memory import POISON
 from kernbench.sanitizer import Touch, TouchKind, TouchPart, strided_spans
-from kernbench.torch_bridge.ordering.contents import Contents, contents_of
 from kernbench.torch_bridge.placement.call_keys import is_meta
+from kernbench.torch_bridge.placement.contents import Contents, contents_of
 from kernbench.torch_bridge.placement.in_use import span_of
 from kernbench.torch_bridge.placement.names import unobserved
 from kernbench.torch_bridge.placement.residence import storage_of
@@ -22,7 +28,9 @@ from kernbench.torch_bridge.placement.residence import storage_of
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kernbench.clock import StreamCommand
     from kernbench.torch_bridge.ordering.order import OperationClock, ProcessOrder
+    from kernbench.torch_bridge.processes.process import Process
 
 
 def contents_of_tensor(order: ProcessOrder, tensor: Tensor) -> Contents | None:
@@ -180,3 +188,28 @@ def touch_by_host(order: ProcessOrder, tensor: Tensor, name: str) -> None:
         if order.finds_unwritten:
             refuse_unwritten(name, tensor, contents, clock)
         touch_tensor(contents, tensor, TouchKind.READ, clock, name)
+
+
+def begin_copy(process: Process, host: Tensor, command: StreamCommand, *, writes: bool) -> None:
+    """Note that a copy reads or writes a tensor of pinned memory, and that the host goes on."""
+    if process.order is None and getattr(storage_of(host), "_kernbench_pinned", False):
+        process.copies = [each for each in process.copies if not each[1].done]
+        process.copies.append((storage_of(host), command, writes, str(user_site())))
+
+
+def look_at_copies(process: Process, used: Iterable[tuple[Any, bool]], what: str) -> None:
+    """Say in the report if the host uses (tensor, whether it writes) what is being copied."""
+    for tensor, writes in used:
+        try:
+            number = storage_of(tensor)._cdata
+        except (NotImplementedError, RuntimeError):
+            continue
+        for storage, command, is_written, site in process.copies:
+            if storage._cdata != number or not (writes or is_written) or command.done:
+                continue
+            process.host.reach()
+            if not command.done:
+                process.session.unordered.setdefault(
+                    f"{what} at {user_site()} {'writes' if writes else 'reads'} pinned memory "
+                    f"before the copy at {site}, with non_blocking=True, has ended"
+                )

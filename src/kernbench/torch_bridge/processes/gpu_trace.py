@@ -56,7 +56,7 @@ def sanitized(process: Process) -> Iterator[None]:
         return
     from torch.cuda._sanitizer import CUDASanitizerDispatchMode
 
-    class Sanitizer(CUDASanitizerDispatchMode):
+    class OwnSanitizer(CUDASanitizerDispatchMode):
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -71,5 +71,5 @@ def sanitized(process: Process) -> Iterator[None]:
                         storage._kernbench_freed = _Freed(accesses, *where)
             return outputs
 
-    with Sanitizer():
+    with OwnSanitizer():
         yield

@@ -128,6 +128,8 @@ class Process:
         run = session.run
         self.order: ProcessOrder | None = None
         """What orders its operations, under the sanitizer."""
+        self.touching: Any = None
+        """What takes note of what they touch (``dispatch.touching``), likewise."""
         if run.sanitizer is not None and run.has_data:
             self.order = ProcessOrder(rank, run.checks.allowed)
         self.saved: dict[str, Any] = {}

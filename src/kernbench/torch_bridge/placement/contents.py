@@ -7,16 +7,20 @@ addresses that its block of the device's memory had, for whoever gets them next 
 from __future__ import annotations
 
 from bisect import bisect_left
+from sys import _getframe
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kernbench.checks import Allowed, remedy
-from kernbench.clock import user_site
+from kernbench.clock import UserSite, known_owner
 from kernbench.sanitizer import Touch, Touches
+from kernbench.torch_bridge.processes.python_calls import IN_THREAD
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from kernbench.torch_bridge.memory import CachingAllocator
     from kernbench.torch_bridge.ordering.order import ProcessOrder
 
@@ -58,24 +62,21 @@ class Contents:
         """Note that the allocator gives the memory out when a stream has gone on."""
         self._recorded.add(timeline)
 
-    def end(self) -> None:
-        """Leave what is not over to whoever gets the memory next."""
-        place, self._place = self._place, None
-        if place is None or self.is_shared or not self._order.has_streams:
-            return
-        order, known = self._order, self._order.host.known
-        left = [
-            touch
-            for touch in self.touches
-            if touch.clock.index > known.get(touch.clock.timeline, -1)
-            and touch.clock.timeline not in self._recorded
-        ]
-        if left:
-            order.freed.append((place, left, str(user_site())))
-
     def __del__(self) -> None:
-        if getattr(self, "_place", None) is not None:
-            self.end()
+        """Leave what is not over to whoever gets the memory next; calls no Python function."""
+        # Missing if an interrupt came before it was set.
+        place = getattr(self, "_place", None)
+        if place is not None and not self.is_shared:
+            frame: FrameType | None = _getframe(1)
+            while frame is not None and known_owner(frame.f_code.co_filename) != "":
+                frame = frame.f_back
+            site = ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+            order = self._order
+            order.freed.append((place, self.touches, self._recorded, order.host.known, site))
+        calls = IN_THREAD.calls
+        if calls is not None and calls.is_on:
+            # On a GPU, C++ frees memory.
+            calls.of_process.num_own += 1
 
 
 def contents_of(order: ProcessOrder, storage: Any, *, is_pinned: bool = False) -> Contents | None:
@@ -104,7 +105,6 @@ def forget_contents(storage: Any) -> None:
     """Let a storage's memory go, which has none or other memory now."""
     found: Contents | None = getattr(storage, "_kernbench_contents", None)
     if found is not None:
-        found.end()
         storage._kernbench_contents = None
 
 
@@ -148,7 +148,15 @@ def _inherit(
     """Begin the touches of new memory with those of who had it before."""
     freed = order.freed_memory
     while order.freed:
-        (owner, address, size), left, site = order.freed.popleft()
+        (owner, address, size), before, recorded, known, site = order.freed.popleft()
+        left = [
+            touch
+            for touch in (before if order.has_streams else ())
+            if touch.clock.index > known.get(touch.clock.timeline, -1)
+            and touch.clock.timeline not in recorded
+        ]
+        if not left:
+            continue
         memory = freed.get(owner)
         if memory is None:
             memory = freed[owner] = FreedMemory()
@@ -159,8 +167,8 @@ def _inherit(
                 # The group holds its tensors until somebody waits, or it has ended.
                 continue
             advice = (
-                f"that memory was freed at {site}, and the allocator gave it out again, as it "
-                f"knows nothing of {line.name}: call record_stream() of the tensor with that "
+                f"that memory was freed at {UserSite(*site)}, and the allocator gave it out again, "
+                f"as it knows nothing of {line.name}: call record_stream() of the tensor with that "
                 "stream, or let the stream that it was allocated on wait before it is freed, "
                 f"{remedy(Allowed.STREAM_RACES)}"
             )
