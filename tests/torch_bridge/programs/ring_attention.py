@@ -102,7 +102,7 @@ def in_blocks(rows_of, seen, q, k, v, dout, dim, ends):
                 blocks.append((block, (*at, pair[0]), (*at, pair[1]), pair[2]))
         for block, queries, keys, causal in blocks:
             these = [cut(each, block)[keys] for each in (k, v)]
-            part = attend(mine[queries], *these, causal, ends)
+            part = attend(mine[queries], *these, causal=causal, ends=ends)
             of_lse = (..., queries[-1])
             both = merged([(out[queries], lse[of_lse]), part])
             out[queries], lse[of_lse] = both
@@ -110,7 +110,7 @@ def in_blocks(rows_of, seen, q, k, v, dout, dim, ends):
             these = [cut(each, block)[keys] for each in (k, v)]
             sums = lse[..., queries[-1]].contiguous()
             given = (grad[queries], mine[queries], *these, out.bfloat16()[queries], sums)
-            made = backward(*given, causal, ends)
+            made = backward(*given, causal=causal, ends=ends)
             for total, which, rows, found in zip(
                 whole[1:], (shard, block, block), (queries, keys, keys), made, strict=True
             ):
@@ -141,7 +141,7 @@ torch.manual_seed(0)
 operands = [torch.randn(2, LENGTH, HEADS, SIZE) for _ in range(4)]
 wanted = by_definition(*operands)
 for name, form in FORMS.items():
-    check(in_blocks(*form, *operands, 1, None), wanted, name)
+    check(in_blocks(*form, *operands, dim=1, ends=None), wanted, name)
 
 # Both sequences after one another: each shard has its rows of the first, then of the second.
 ends = torch.tensor([0, 1, 2], dtype=torch.int32, device="cuda")
@@ -152,7 +152,7 @@ def rows_of_both(shard):
     return torch.cat([of_ring(shard), of_ring(shard) + LENGTH])
 
 
-found = in_blocks(rows_of_both, ring, *tokens, 0, ends)
+found = in_blocks(rows_of_both, ring, *tokens, dim=0, ends=ends)
 check(found, [each.flatten(0, 1) for each in wanted], "varlen")
 
 # Sums of other queries are refused, in place of read.
