@@ -115,3 +115,11 @@ def test_what_cannot_happen_is_a_deadlock_at_once() -> None:
     error = error_of("meeting_without_rank_0")
     assert isinstance(error, DeadlockError)
     assert "nothing can wake ranks 1 and 2 at 5.500 us" in str(error)
+
+
+def test_the_master_of_a_store_waits_for_the_workers_that_it_is_told_of() -> None:
+    simulated("stores.py", 0, nprocs=3)
+    lines = (PROGRAMS / "stores.py").read_text().splitlines()
+    line = 1 + next(n for n, text in enumerate(lines) if "store = dist.TCPStore" in text)
+    with pytest.raises(DeadlockError, match=rf"wait\('worker 4 of localhost.* stores\.py:{line}"):
+        simulated("stores.py", 1, nprocs=3)

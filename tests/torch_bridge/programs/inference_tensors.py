@@ -5,6 +5,7 @@ python inference_tensors.py DEVICE FOLDER
 
 import sys
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,7 +14,7 @@ import torch.distributed._functional_collectives as functional
 device, folder = sys.argv[1:]
 dist.init_process_group("gloo" if device == "cpu" else "nccl")
 rank = dist.get_rank()
-found = {}
+found: dict[Any, Any] = {}
 
 
 def numbers():

@@ -54,7 +54,8 @@ def stripe(shard, block):
 FORMS = {"ring": (of_ring, ring), "zigzag": (of_zigzag, zigzag), "stripe": (of_stripe, stripe)}
 
 
-def attend(q, k, v, causal, ends):
+def attend(q, keys, causal, ends):
+    k, v = keys
     if ends is None:
         return _flash_attn_forward(q, k, v, 0.0, SCALE, causal, -1, -1, 0.0, None, False)[:2]
     ends_q, ends_k = (ends * (len(each) // int(ends[-1])) for each in (q, k))
@@ -62,7 +63,8 @@ def attend(q, k, v, causal, ends):
     return _flash_attn_varlen_forward(q, k, v, ends_q, ends_k, *counts, 0.0, SCALE, causal)[:2]
 
 
-def backward(dout, q, k, v, out, lse, causal, ends):
+def backward(operands, causal, ends):
+    dout, q, k, v, out, lse = operands
     made = [torch.empty_like(each) for each in (q, k, v)]
     given = (dout, q, k, v, out, lse, *made)
     options = (0.0, SCALE, causal, -1, -1, 0.0, None, False)
@@ -82,8 +84,10 @@ def merged(parts):
     return sum(out * share for (out, _), share in zip(parts, shares, strict=True)), lse
 
 
-def in_blocks(rows_of, seen, q, k, v, dout, dim, ends):
+def in_blocks(form, operands, dim, ends):
     """The output and gradients of every row, computed by shards and blocks."""
+    rows_of, seen = form
+    q, k, v, dout = operands
     whole = [torch.zeros(each.shape) for each in (q, q, k, v)]
 
     def cut(tensor, shard):
@@ -102,7 +106,7 @@ def in_blocks(rows_of, seen, q, k, v, dout, dim, ends):
                 blocks.append((block, (*at, pair[0]), (*at, pair[1]), pair[2]))
         for block, queries, keys, causal in blocks:
             these = [cut(each, block)[keys] for each in (k, v)]
-            part = attend(mine[queries], *these, causal, ends)
+            part = attend(mine[queries], these, causal, ends)
             of_lse = (..., queries[-1])
             both = merged([(out[queries], lse[of_lse]), part])
             out[queries], lse[of_lse] = both
@@ -110,7 +114,7 @@ def in_blocks(rows_of, seen, q, k, v, dout, dim, ends):
             these = [cut(each, block)[keys] for each in (k, v)]
             sums = lse[..., queries[-1]].contiguous()
             given = (grad[queries], mine[queries], *these, out.bfloat16()[queries], sums)
-            made = backward(*given, causal, ends)
+            made = backward(given, causal, ends)
             for total, which, rows, found in zip(
                 whole[1:], (shard, block, block), (queries, keys, keys), made, strict=True
             ):
@@ -141,7 +145,7 @@ torch.manual_seed(0)
 operands = [torch.randn(2, LENGTH, HEADS, SIZE) for _ in range(4)]
 wanted = by_definition(*operands)
 for name, form in FORMS.items():
-    check(in_blocks(*form, *operands, 1, None), wanted, name)
+    check(in_blocks(form, operands, 1, None), wanted, name)
 
 # Both sequences after one another: each shard has its rows of the first, then of the second.
 ends = torch.tensor([0, 1, 2], dtype=torch.int32, device="cuda")
@@ -152,10 +156,10 @@ def rows_of_both(shard):
     return torch.cat([of_ring(shard), of_ring(shard) + LENGTH])
 
 
-found = in_blocks(rows_of_both, ring, *tokens, 0, ends)
+found = in_blocks((rows_of_both, ring), tokens, 0, ends)
 check(found, [each.flatten(0, 1) for each in wanted], "varlen")
 
 # Sums of other queries are refused, in place of read.
 x = torch.zeros(1, 8, 2, 32, dtype=torch.bfloat16, device="cuda")
 with pytest.raises(RuntimeError, match=r"softmax_lse must have shape \(1, 2, 8\), .* \(1, 2, 4\)"):
-    backward(x, x, x, x, x, torch.zeros(1, 2, 4, device="cuda"), False, None)
+    backward([x, x, x, x, x, torch.zeros(1, 2, 4, device="cuda")], False, None)

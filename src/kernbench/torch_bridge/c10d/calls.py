@@ -171,7 +171,9 @@ class CollectiveWork(Work):
         self._is_of_program = True
         if line is not None:
             self._is_of_program = _is_of_program()
-            self._before = process.newest_works.get(line)
+            before = process.newest_works.get(line)
+            assert before is None or isinstance(before, CollectiveWork)
+            self._before = before
             process.newest_works[line] = self
         # C++ refers to the work, and does not keep its Python half alive.
         process.kept.add(self)

@@ -202,9 +202,32 @@ def _bytes(value: str | bytes) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
-def tcp_store(host_name: str, port: int, *args: Any, **kwargs: Any) -> Store:
-    """Return the calling process's end of the store of an address; replaces ``TCPStore``."""
-    return _store_at(f"tcp {host_name}:{port}")
+def tcp_store(
+    host_name: str,
+    port: int,
+    world_size: int | None = None,
+    is_master: bool = False,
+    timeout: timedelta | None = None,
+    wait_for_workers: bool = True,
+    *args: Any,
+    **kwargs: Any,
+) -> Store:
+    """Return the calling process's end of the store of an address; replaces ``TCPStore``.
+
+    The master waits for as many processes as it is told of, itself among them.
+    """
+    place = f"tcp {host_name}:{port}"
+    made, workers = _store_at(place), _store_at(f"{place} workers")
+    if timeout is not None:
+        made.set_timeout(timeout)
+        workers.set_timeout(timeout)
+    if wait_for_workers and world_size is not None and world_size > 0:
+        workers.set(f"worker {workers.num_keys() + 1} of {host_name}:{port}", "")
+        if is_master:
+            # One by one, so that an error names those that are missing.
+            for each in range(world_size):
+                workers.wait([f"worker {each + 1} of {host_name}:{port}"])
+    return made
 
 
 def file_store(file_name: str, *args: Any, **kwargs: Any) -> Store:

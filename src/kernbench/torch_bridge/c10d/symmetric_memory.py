@@ -37,20 +37,20 @@ _ELEMENT_BYTES = 4
 """Of a signal, and of what is written by the stream itself."""
 
 
-class ProcessMemory:
+class OwnSharing:
     """What a process has of symmetric memory besides tensors."""
 
     def __init__(self) -> None:
         self.pad_bytes = _PAD_BYTES
         self.workspaces: dict[str, Tensor] = {}
-        self.known: dict[tuple[int, str], SymmetricMemory] = {}
+        self.known: dict[tuple[int, str], PeerMemory] = {}
         """What was exchanged, by address and group: a second rendezvous gives the same."""
 
 
-def _own(process: Process) -> ProcessMemory:
-    found: ProcessMemory | None = process.symmetric
+def _own(process: Process) -> OwnSharing:
+    found: OwnSharing | None = process.symmetric
     if found is None:
-        found = process.symmetric = ProcessMemory()
+        found = process.symmetric = OwnSharing()
     return found
 
 
@@ -70,7 +70,7 @@ class _PadSize(type):
         _own(current()).pad_bytes = size_bytes
 
 
-class SymmetricMemory(metaclass=_PadSize):
+class PeerMemory(metaclass=_PadSize):
     """``_SymmetricMemory``: the memory of all ranks of a group, as one of them sees it.
 
     Ranks are counted in the group.
@@ -157,7 +157,7 @@ class SymmetricMemory(metaclass=_PadSize):
         return made
 
     @staticmethod
-    def rendezvous(tensor: Tensor, group_name: str | None = None) -> SymmetricMemory:
+    def rendezvous(tensor: Tensor, group_name: str | None = None) -> PeerMemory:
         """Exchange memory with the ranks of a group, all of which call it and wait for all."""
         process = current()
         group = c10d._world.default_pg if group_name is None else group_of(group_name)
@@ -192,7 +192,7 @@ class SymmetricMemory(metaclass=_PadSize):
         for each in buffers:
             each.symmetric.sips |= sips
         process.session.run.has_symmetric = True
-        made = own.known[key] = SymmetricMemory(group, position, parts)
+        made = own.known[key] = PeerMemory(group, position, parts)
         return made
 
     def get_buffer(
@@ -246,7 +246,7 @@ class SymmetricMemory(metaclass=_PadSize):
     @staticmethod
     def stream_write_value32(tensor: Tensor, offset: int, val: int) -> Tensor:
         """Write one element of 32 bits, behind what is on the stream."""
-        return SymmetricMemory.memset32(tensor, offset, val)
+        return PeerMemory.memset32(tensor, offset, val)
 
     def _signal(self, side: str, peer: int, channel: int) -> Any:
         ranks = self._group.members().ranks
@@ -318,7 +318,7 @@ def _table(addresses: Sequence[int], device: torch.device) -> Tensor:
 def _pad(process: Process, size_bytes: int, device: torch.device) -> Tensor:
     """Return zeros for signals; they need no command, as no other rank knows of them yet."""
     count = -(-size_bytes // _ELEMENT_BYTES)
-    made = SymmetricMemory.empty_strided_p2p((count,), (1,), torch.int32, device)
+    made = PeerMemory.empty_strided_p2p((count,), (1,), torch.int32, device)
     with unobserved():
         made.zero_()
     _buffer_of(made).name = f"signals of rank {process.rank}"
@@ -351,22 +351,22 @@ def _refuse_kinds_of_runs(process: Process) -> None:
         )
 
 
-def _workspace(group_name: str, min_size: int) -> SymmetricMemory:
+def _workspace(group_name: str, min_size: int) -> PeerMemory:
     """``get_symm_mem_workspace``: memory of a group, which grows where more is asked for."""
     own = _own(current())
     tensor = own.workspaces.get(group_name)
     size = 0 if tensor is None else tensor.numel()
     if tensor is None or size < min_size:
         device = torch.device("cuda", torch.cuda.current_device())
-        tensor = SymmetricMemory.empty_strided_p2p((min_size,), (1,), torch.uint8, device)
+        tensor = PeerMemory.empty_strided_p2p((min_size,), (1,), torch.uint8, device)
         own.workspaces[group_name] = tensor
-    return SymmetricMemory.rendezvous(tensor, group_name)
+    return PeerMemory.rendezvous(tensor, group_name)
 
 
 def install(patches: Patches) -> None:
     """Let PyTorch's own module call this instead of C++."""
     for owner in (native, symmetric):
-        patches.set(owner, "_SymmetricMemory", SymmetricMemory)
+        patches.set(owner, "_SymmetricMemory", PeerMemory)
     patches.set_all(
         symmetric,
         {

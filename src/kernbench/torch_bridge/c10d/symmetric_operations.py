@@ -22,7 +22,7 @@ from kernbench.torch_bridge.c10d import data
 from kernbench.torch_bridge.c10d.calls import Call, signature
 from kernbench.torch_bridge.c10d.reductions import reduce_in_order
 from kernbench.torch_bridge.c10d.symmetric_memory import (
-    SymmetricMemory,
+    PeerMemory,
     group_of,
     has_multicast,
 )
@@ -35,7 +35,7 @@ _SUM = "sum"
 
 def _check(name: str, given: Tensor, reduce_op: str = _SUM) -> None:
     """Refuse what the kernels do."""
-    if not SymmetricMemory.is_symm_mem_tensor(given):
+    if not PeerMemory.is_symm_mem_tensor(given):
         raise UsageError(
             f"{name}: the tensor of shape {tuple(given.shape)} must be allocated with "
             "torch.distributed._symmetric_memory.empty"
@@ -136,8 +136,8 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "multimem_one_shot_all_reduce_out": _out("multimem_one_shot_all_reduce_out", "in_switch"),
     "multimem_all_gather_out": _all_gather,
     "reduce_scatter_out": _reduce_scatter,
-    "memset32_": SymmetricMemory.memset32,
-    "stream_write_value32_": SymmetricMemory.stream_write_value32,
+    "memset32_": PeerMemory.memset32,
+    "stream_write_value32_": PeerMemory.stream_write_value32,
 }
 
 

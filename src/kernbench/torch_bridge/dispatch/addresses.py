@@ -111,7 +111,7 @@ class Addresses(LentMemory):
             why_not = "" if shared.sip_id == sip_id else unreachable(shared, sip_id)
             if why_not:
                 raise UnreachableError(f"lies in {shared.name} on {residence.device}; {why_not}")
-            return shared  # type: ignore[no-any-return]
+            return shared
         if residence.sip_id != sip_id:
             raise UnreachableError(
                 f"lies on {residence.device}, but the kernel runs on {device_at(sip_id)}"

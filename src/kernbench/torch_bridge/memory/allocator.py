@@ -384,16 +384,16 @@ class CachingAllocator:
             for each in [each[2] for each in free if each[2].is_expandable]:
                 self._unmap(each, free)
             whole = [
-                each
-                for each in free
-                if each[2].before is None and each[2].after is None and not each[2].is_expandable
+                entry
+                for entry in free
+                if entry[2].before is entry[2].after is None and not entry[2].is_expandable
             ]
-            for each in whole:
-                free.remove(each)
+            for entry in whole:
+                free.remove(entry)
                 if self.recorder is not None:
-                    self.recorder.segment("segment_free", each[2])
-                self._release(each[0])
-                self._amounts.reserved_bytes.drop(each[0])
+                    self.recorder.segment("segment_free", entry[2])
+                self._release(entry[0])
+                self._amounts.reserved_bytes.drop(entry[0])
                 self._amounts.segments.drop(1)
 
     def _new_segment(self, pool: Any, size: int) -> MemoryBlock:
