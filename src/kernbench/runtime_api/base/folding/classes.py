@@ -306,7 +306,7 @@ class Folding:
         if self.why_not:
             lines.append(f"what others do was not done again, as {self.why_not}")
         if self.has_host_times:
-            lines.append(self._but_for())
+            lines.append(f"all of that {self._but_for()}")
         return lines
 
     def _if_checked(self, text: str) -> str:
