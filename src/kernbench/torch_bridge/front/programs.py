@@ -21,6 +21,7 @@ from kernbench.clock import on_thread
 from kernbench.open_files import LeftOpen
 from kernbench.runtime_api import RankState, with_restarts
 from kernbench.torch_bridge import c10d
+from kernbench.torch_bridge.assigned import Assignments
 from kernbench.torch_bridge.base.device_limit import check_one_node
 from kernbench.torch_bridge.base.installation import install_all
 from kernbench.torch_bridge.base.patches import Patches
@@ -119,9 +120,11 @@ class Programs:
             queues.ALIKE: queues.patch_alike,
             locks.BARS: locks.patch_bars,
         }
-        self.modules = ProcessModules(self._base, self.states, Packages(private), late)
+        self.assignments = Assignments(self._base)
+        packages = Packages(private)
+        self.modules = ProcessModules(self._base, self.states, packages, self.assignments, late)
         self.loggers = ProcessLoggers(self._base)
-        self.threads = RankThreads(inside, self._enter)
+        self.threads = RankThreads(inside, self._enter, self.assignments.pause)
         self._files = LeftOpen()
         self._keep_files = unseen(self._files.keep)
         """It is no work of the program's."""
@@ -145,6 +148,7 @@ class Programs:
             folder = self._path.resolve().parent if self._package is None else Path.cwd()
             patches.set(sys, "path", [str(folder), *sys.path])
             run = self.session.run
+            patches.set(run.simulation, "main_waits", self.assignments.pause)
             patches.set(run.simulation, "main_resumes", lambda: self._enter(self._base))
             launcher = TorchLauncher(run, self._context.launcher.engine)
             arch = architecture_of(run.machine.spec)
@@ -203,6 +207,7 @@ class Programs:
         """
         run = self.session.run
         processes: dict[int, Process] = {}
+        self.assignments.begin()
 
         def carrier_of(rank: int) -> Carrier:
             own = _of_rank(variables, rank, run.machine.sips_per_host)
@@ -226,6 +231,7 @@ class Programs:
         run = self.session.run
         rank = self._context.multiprocessing.add()
         check_one_node(rank.number + 1, run.machine, "multiprocessing.Process")
+        self.assignments.begin()
         process = self._process(rank.number, {}, is_forked)
         process.takes_number = True
         with starting():
@@ -237,6 +243,7 @@ class Programs:
         environment = environ.variables() | environ.encoded(variables)
         process = Process(self.session, rank, environment)
         self.globals.start(process, is_forked)
+        self.assignments.start(process, is_forked)
         if is_forked:
             parent = current()
             process.precision = parent.precision
@@ -249,6 +256,7 @@ class Programs:
             name,
             lambda: self._enter(process),
             lambda target: threading.Thread(target=target, name=name, daemon=True),
+            after=self.assignments.pause,
         )
 
     def start_worker(
@@ -280,6 +288,7 @@ class Programs:
             lambda: self._enter(process),
             lambda target: threading.Thread(target=target, name=name, daemon=True),
             interrupted,
+            self.assignments.pause,
         )
         with starting():
             worker.rank = run.simulation.start_thread(
@@ -330,6 +339,7 @@ class Programs:
         self.states.load(process)
         self.modules.load(process)
         self.loggers.load(process)
+        self.assignments.load(process)
 
     def _exchange(self, memory: Memory | None) -> None:
         """Show the values of a worker's modules, or those of its parent again."""

@@ -11,6 +11,7 @@ from itertools import repeat
 from types import ModuleType
 from typing import Any, SupportsIndex
 
+from kernbench.torch_bridge.assigned import Assignments
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.library_state import LibraryStates
 from kernbench.torch_bridge.processes.process import HERE, Process
@@ -47,6 +48,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         base: Process,
         states: LibraryStates,
         packages: Packages,
+        assignments: Assignments,
         late: Mapping[str, Callable[[ModuleType, Patches], None]],
     ) -> None:
         self._base = base
@@ -54,10 +56,12 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         """What is patched in shared modules when programs import them, by module."""
         self._states = states
         self._packages = packages
+        self._assignments = assignments
+        self._own = assignments.own_modules
+        """The names of modules that each process imports for itself."""
         self._loaded = base
         self._names: list[str] = []
         """Names of per-process modules; each process keeps its modules in this order."""
-        self._own: set[str] = set()
         self._shared: set[str] = set()
         self._is_looking = False
 
@@ -106,7 +110,8 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         HERE.process, HERE.is_importing = self._base, True
         self.load(self._base)
         try:
-            yield
+            with self._assignments.importing():
+                yield
         finally:
             HERE.process, HERE.is_importing = before
             self.load(loaded)
@@ -135,6 +140,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
     def executed(self, module: ModuleType) -> None:
         """Record a shared library's module."""
         self._states.meet(module)
+        self._assignments.meet(module)
         patch = self._late.get(module.__name__)
         if patch is not None:
             patch(module, self._patches)
