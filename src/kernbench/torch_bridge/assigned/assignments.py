@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+from kernbench.torch_bridge.assigned.in_c import Setting, tell_of_calls
 from kernbench.torch_bridge.assigned.owners import Owners, is_simple
 from kernbench.torch_bridge.assigned.registries import is_machinery, registries_of
 from kernbench.torch_bridge.assigned.tables import (
@@ -99,6 +100,7 @@ class Assignments:
     def install(self, patches: Patches) -> None:
         """Keep what is assigned from now on for its process."""
         patches.on_close(self.close)
+        tell_of_calls(self._begin_setting, patches)
         tell_of_modules(self._note, patches)
         if CAN_SEE_CLASSES:
             tell_of_classes(self._note, patches)
@@ -192,13 +194,25 @@ class Assignments:
                         self._tables[position].see()
                 self._join(process)
 
+    def _begin_setting(self, what: Hashable, setting: Callable[[], Setting]) -> None:
+        """Note that a process is about to set something that Python keeps in C."""
+        process = self._noted()
+        key = (0, what)
+        if process is not None and key not in process.assigned:
+            process.assigned[key] = setting()
+
+    def _noted(self) -> Process | None:
+        """Return the process whose code runs, if that sets what is its own."""
+        process = HERE.process
+        if process is not self._shown or self._is_paused or HERE.is_foreign or HERE.is_importing:
+            return None
+        return process
+
     def _note(self, owner: Any, name: str, value: Any) -> None:
         """Note that an attribute of a module or class is about to be assigned."""
-        process = HERE.process
-        if process is None or process is not self._shown or self._is_paused:
-            return
+        process = self._noted()
         key = (id(owner), name)
-        if HERE.is_foreign or HERE.is_importing or key in process.assigned:
+        if process is None or key in process.assigned:
             return
         writer = str(sys._getframe(_OWN_FRAMES).f_globals.get("__name__"))
         if writer.startswith(_LEFT_OUT) or not self._owners.is_shared(owner):

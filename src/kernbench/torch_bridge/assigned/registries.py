@@ -123,9 +123,11 @@ class _Search:
         except AttributeError:
             return
         for name, each in inside:
-            if name in changed:
-                self._meet(each)
-            self._look_into(each, depth - 1)
+            parts = each if type(each) is tuple else (each,)
+            for part in parts:
+                if name in changed:
+                    self._meet(part)
+                self._look_into(part, depth - 1)
 
     def _meet(self, value: Any) -> None:
         # What is referred to weakly goes when it goes, whoever has put it there.

@@ -6,6 +6,7 @@ does, or the length of its list or set; only what differs is compared.
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from types import ModuleType
@@ -230,10 +231,15 @@ class Assigned(Registry):
 
     def __init__(self, module: ModuleType, names: dict[str, bool], owners: Owners) -> None:
         self._names = names
+        self._is_of_python = module.__name__.partition(".")[0] in sys.stdlib_module_names
+        """Then nothing of it is kept in C++, which all share."""
         super().__init__(vars(module), owners)
 
     def _copy(self) -> Any:
         return {name: self.container[name] for name in self._names if name in self.container}
+
+    def _is_setting(self, name: str, value: Any) -> bool:
+        return self._names[name] or is_simple(value) or self._owners.is_own(value)
 
     def split(self) -> Delta:
         now, base, own = self._copy(), self._base, {}
@@ -241,7 +247,7 @@ class Assigned(Registry):
             before = base.get(name, MISSING)
             if before is not value:
                 # An object that a function has made is rather kept for all than set.
-                if self._names[name] or is_simple(value) or self._owners.is_own(value):
+                if self._is_of_python or self._is_setting(name, value):
                     own[name] = value
                 else:
                     base[name] = value

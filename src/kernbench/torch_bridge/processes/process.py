@@ -14,7 +14,7 @@ from kernbench.torch_bridge.processes.ranges import Ranges
 from kernbench.torch_bridge.processes.registrations import SHARED, Registrations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
     from logging import Logger
     from multiprocessing.process import BaseProcess
     from types import ModuleType
@@ -159,7 +159,7 @@ class Process:
         """Its settings of loggers that some rank has changed, while another rank runs."""
         self.logging_disable: int | None = None
         """Its level of ``logging.disable``, likewise; None if it is that of all."""
-        self.assigned: dict[tuple[int, str], Place] = {}
+        self.assigned: dict[tuple[int, Hashable], Place] = {}
         """What it has assigned to attributes of shared modules and classes, by owner and name."""
         self.registered: dict[int, tuple[dict[Any, Any], tuple[Any, ...]]] = {}
         """What it has of its own in tables of shared modules, and what it lacks of theirs."""

@@ -7,7 +7,7 @@ import importlib.machinery
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import repeat
+from itertools import islice, repeat
 from types import ModuleType
 from typing import Any, SupportsIndex
 
@@ -27,6 +27,8 @@ class _Absent:
 
 
 _ABSENT: Any = _Absent()
+_MAINS = ("__main__", "__mp_main__")
+"""Modules of which ``globals`` gives each process its own."""
 
 
 class _Finders(list[Any]):
@@ -63,11 +65,13 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         self._names: list[str] = []
         """Names of per-process modules; each process keeps its modules in this order."""
         self._shared: set[str] = set()
+        self._num_modules = 0
         self._is_looking = False
 
     def install(self, patches: Patches) -> None:
         """Install the finder, and the exchange of modules."""
         patches.set(sys, "meta_path", _Finders([self, *sys.meta_path]))
+        self._num_modules = len(sys.modules)
         patches.on_close(self._forget)
         for name, patch in self._late.items():
             # Imported by an earlier run of this process.
@@ -81,6 +85,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         before = self._loaded
         if before is process:
             return
+        self._look_for_new()
         self._loaded = process
         names, shown, wanted = self._names, sys.modules, process.modules
         if not names:
@@ -93,6 +98,20 @@ class ProcessModules(importlib.abc.MetaPathFinder):
             for name, module in zip(names, wanted, strict=True):
                 if module is _ABSENT:
                     del shown[name]
+            self._num_modules = len(shown)
+
+    def _look_for_new(self) -> None:
+        """Take modules for a process's own that it has made and put in place itself."""
+        num_new = len(sys.modules) - self._num_modules
+        if not num_new:
+            return
+        self._num_modules += num_new
+        for name in list(islice(reversed(sys.modules), max(num_new, 0))):
+            # What was imported has a specification.
+            is_made = getattr(sys.modules[name], "__spec__", None) is None
+            if is_made and name not in self._own and name not in _MAINS:
+                self._own.add(name)
+                self._names.append(name)
 
     def shown(self) -> list[ModuleType]:
         """Return the modules of the running process, for one that begins with the same."""
@@ -105,6 +124,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
     @contextmanager
     def of_nobody(self) -> Iterator[None]:
         """Act as the process that started all ranks, for what they share."""
+        self._look_for_new()
         before = HERE.process, HERE.is_importing
         loaded = self._loaded
         HERE.process, HERE.is_importing = self._base, True
@@ -114,6 +134,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
                 yield
         finally:
             HERE.process, HERE.is_importing = before
+            self._num_modules = len(sys.modules)
             self.load(loaded)
 
     def find_spec(
