@@ -32,8 +32,11 @@ _OWN_FRAMES = 3
 """``_note`` and what calls it, up to who writes."""
 _LEFT_OUT = ("kernbench.", "importlib.", "_frozen_importlib")
 """Modules that write for all: ours, and those that import."""
-_KEPT_ELSEWHERE = frozenset(("argv", "excepthook", "path", "stderr", "stdout"))
-"""Attributes of ``sys`` that ``globals`` exchanges."""
+_KEPT_ELSEWHERE = {
+    "sys": frozenset(("argv", "excepthook", "path", "stderr", "stdout")),
+    "warnings": frozenset(("filters", "_filters_version")),
+}
+"""Attributes of modules that ``globals`` exchanges."""
 _MOST_CHANGES_OF_ALL = 32
 """A table that changes more often without anything of a process's own is a cache."""
 
@@ -94,8 +97,7 @@ class Assignments:
         self._tables: list[Table] = []
         self._watched: set[int] = set()
         """Containers of tables, by identity."""
-        self._words: Words | None = None
-        """None until there are several processes."""
+        self._words = Words()
 
     def install(self, patches: Patches) -> None:
         """Keep what is assigned from now on for its process."""
@@ -104,30 +106,17 @@ class Assignments:
         tell_of_modules(self._note, patches)
         if CAN_SEE_CLASSES:
             tell_of_classes(self._note, patches)
+        for module in list(sys.modules.values()):
+            if isinstance(module, ModuleType):
+                self.meet(module)
 
     def close(self) -> None:
         """Show what all have, at the end of a run."""
         self._leave()
 
-    def begin(self) -> None:
-        """Watch what is registered with modules too: another process begins."""
-        if self._words is not None:
-            return
-        self._words = Words()
-        process = HERE.process
-        for module in list(sys.modules.values()):
-            if isinstance(module, ModuleType):
-                self.meet(module)
-        if process is not None and process is self._shown:
-            # What it has registered before there were others.
-            for table in self._tables:
-                table.take_out()
-            self._split(range(len(self._tables)), process)
-
     def meet(self, module: ModuleType) -> None:
         """Watch the registries of a module that all share."""
-        name, words = module.__name__, self._words
-        if words is None or is_machinery(name) or not self._owners.is_shared(module):
+        if is_machinery(module.__name__) or not self._owners.is_shared(module):
             return
         registries, owners = registries_of(module), self._owners
         made: list[Table] = []
@@ -141,13 +130,13 @@ class Assignments:
         added = [each for key, each in new.items() if key not in self._watched]
         self._watched.update(new)
         self._tables += added
-        words.follow([each.container for each in added])
+        self._words.follow([each.container for each in added])
 
     def start(self, process: Process, is_forked: bool) -> None:
         """Give a new process what it has of its parent's."""
         parent = HERE.process
         if is_forked and parent is not None:
-            if parent is self._shown and self._words is not None:
+            if parent is self._shown:
                 self._split(self._words.changed(), parent)
             process.assigned = {key: each.copy() for key, each in parent.assigned.items()}
             process.registered = dict(parent.registered)
@@ -189,9 +178,8 @@ class Assignments:
             yield
         finally:
             if self._shown is None:
-                if self._words is not None:
-                    for position in self._words.changed():
-                        self._tables[position].see()
+                for position in self._words.changed():
+                    self._tables[position].see()
                 self._join(process)
 
     def _begin_setting(self, what: Hashable, setting: Callable[[], Setting]) -> None:
@@ -218,7 +206,7 @@ class Assignments:
         if writer.startswith(_LEFT_OUT) or not self._owners.is_shared(owner):
             return
         base = _read(owner, name)
-        if base is value or (owner is sys and name in _KEPT_ELSEWHERE):
+        if base is value or name in _KEPT_ELSEWHERE.get(owner.__name__, ()):
             return
         is_late = base is MISSING and not self._owners.is_own_name(writer)
         if is_late and not is_simple(value) and not self._owners.is_own(value):
@@ -235,7 +223,7 @@ class Assignments:
         for place in process.assigned.values():
             place.show()
         if process.registered or process.assigned:
-            self._see()
+            self._words.see()
 
     def _leave(self) -> None:
         process, self._shown = self._shown, None
@@ -251,15 +239,13 @@ class Assignments:
 
     def _put_away(self, process: Process) -> None:
         """Put what all have into tables."""
-        if self._words is None:
-            return
         changed = self._words.changed()
         if changed:
             self._split(changed, process)
         if process.registered:
             for position, own in process.registered.items():
                 self._tables[position].hide(own)
-            self._see()
+            self._words.see()
 
     def _split(self, positions: Iterable[int], process: Process) -> None:
         """Note what a process has of its own in tables that have changed."""
@@ -271,12 +257,8 @@ class Assignments:
             else:
                 process.registered.pop(position, None)
                 table.num_changes_of_all += not isinstance(table, Assigned)
-                if table.num_changes_of_all == _MOST_CHANGES_OF_ALL and self._words is not None:
+                if table.num_changes_of_all == _MOST_CHANGES_OF_ALL:
                     self._words.forget(position)
-
-    def _see(self) -> None:
-        if self._words is not None:
-            self._words.see()
 
 
 def _read(owner: Any, name: str) -> Any:

@@ -27,18 +27,23 @@ _SELF_MADE = 1 << 9
 """The flag of a type that a class statement has made (``Py_TPFLAGS_HEAPTYPE``)."""
 _STORES_GLOBAL = dis.opmap["STORE_GLOBAL"]
 _LOADS_LOCAL = dis.opmap["LOAD_FAST"]
-_STORES_ITEM = {dis.opmap[name] for name in ("STORE_SUBSCR", "DELETE_SUBSCR")}
+_STORES_ITEM, _DELETES_ITEM = dis.opmap["STORE_SUBSCR"], dis.opmap["DELETE_SUBSCR"]
 _CHANGING = frozenset(
-    ("add", "append", "appendleft", "clear", "discard", "extend", "insert", "move_to_end", "pop")
-    + ("popitem", "remove", "setdefault", "sort", "update")
+    (
+        *("add", "append", "appendleft", "clear", "discard", "extend", "insert", "move_to_end"),
+        *("pop", "popitem", "remove", "setdefault", "sort", "update"),
+    )
 )
 _MACHINERY = frozenset(
-    ("_collections_abc", "_frozen_importlib", "abc", "asyncio", "concurrent", "ctypes", "dis")
-    + ("encodings", "enum", "gc", "greenlet", "importlib", "inspect", "kernbench", "linecache")
-    + ("mpmath", "multiprocessing", "opcode", "queue", "re", "rich", "selectors", "signal", "simpy")
-    + ("site", "socket", "sre_compile", "ssl", "subprocess", "sympy", "sys", "sysconfig")
-    + ("threading", "tokenize", "tqdm", "triton", "typing", "warnings", "weakref", "zipimport")
-    + ("accelerate", "torch._library", "torch.library", "torch._ops")
+    (
+        *("_collections_abc", "_frozen_importlib", "abc", "accelerate", "asyncio", "concurrent"),
+        *("ctypes", "dis", "encodings", "enum", "gc", "greenlet", "importlib", "inspect"),
+        *("kernbench", "linecache", "mpmath", "multiprocessing", "opcode", "queue", "re", "rich"),
+        *("selectors", "signal", "simpy", "site", "socket", "sre_compile", "ssl", "subprocess"),
+        *("sympy", "sys", "sysconfig", "threading", "tokenize", "torch._library", "torch._ops"),
+        *("torch.library", "torch.utils._python_dispatch", "tqdm", "triton", "typing"),
+        *("warnings", "weakref", "zipimport"),
+    )
 )
 """Packages and modules whose containers and globals are not watched: ranks run by them, they keep
 what they have computed, or their state is kept per process elsewhere (``registered``, for one)."""
@@ -56,8 +61,8 @@ class Registries(NamedTuple):
 
 def is_machinery(module: str) -> bool:
     """Return whether nothing in a module is watched."""
-    first, second = (*module.split(".", 2), "")[:2]
-    return first in _MACHINERY or f"{first}.{second}" in _MACHINERY
+    parts = module.split(".")
+    return any(".".join(parts[:count]) in _MACHINERY for count in range(1, len(parts) + 1))
 
 
 @cache
@@ -96,20 +101,18 @@ class _Search:
                 if name in self._changed or _has_functions(each):
                     self._meet(each)
                 self._look_into(each, 2)
-        return Registries(
-            tuple(self._met.values()), self._assigned, tuple(self._dispatching)
-        )
+        return Registries(tuple(self._met.values()), self._assigned, tuple(self._dispatching))
 
     def _look_at(self, function: FunctionType) -> None:
         if "registry" in function.__dict__ and hasattr(function, "_clear_cache"):
             self._dispatching.append(function)
             self._meet(gc.get_referents(function.__dict__["registry"])[0])
         for code in _codes(function.__code__):
-            text = code.co_code[::2]
-            if _STORES_GLOBAL in text:
+            text = code.co_code
+            if _STORES_GLOBAL in text:  # or an operand of that number
                 for name, is_setting in _assigned_by(code):
                     self._assigned[name] = is_setting or self._assigned.get(name, False)
-            if not _CHANGING.isdisjoint(code.co_names) or not _STORES_ITEM.isdisjoint(text):
+            if not _CHANGING.isdisjoint(code.co_names) or _stores_item(text):
                 self._changed.update(code.co_names)
 
     def _look_into(self, value: Any, depth: int) -> None:
@@ -143,6 +146,11 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(each)
 
 
+def _stores_item(text: bytes) -> bool:
+    # Every other byte is an operand, which may have the same number.
+    return any(each in text and each in text[::2] for each in (_STORES_ITEM, _DELETES_ITEM))
+
+
 def _assigned_by(code: CodeType) -> Iterator[tuple[str, bool]]:
     """Yield the globals that a function assigns, and whether to an argument of it."""
     num_arguments = code.co_argcount + code.co_kwonlyargcount
@@ -165,7 +173,8 @@ def _functions_of(kind: type) -> Iterator[FunctionType]:
             yield value
 
 
-def _is_registry(kind: type) -> bool:
+@cache
+def _is_registry(kind: Any) -> bool:
     """Return whether objects of a kind may keep what is registered, and not only a value."""
     module = getattr(kind, "__module__", "")
     return bool(
@@ -179,7 +188,7 @@ def _is_registry(kind: type) -> bool:
 
 
 @cache
-def _changed_by(kind: type) -> frozenset[str]:
+def _changed_by(kind: Any) -> frozenset[str]:
     """Return the names that methods of a class use where they change a container."""
     return frozenset(
         name
@@ -187,7 +196,7 @@ def _changed_by(kind: type) -> frozenset[str]:
         if base.__flags__ & _SELF_MADE and not is_machinery(base.__module__)
         for function in _functions_of(base)
         for code in _codes(function.__code__)
-        if not _CHANGING.isdisjoint(code.co_names) or not _STORES_ITEM.isdisjoint(code.co_code[::2])
+        if not _CHANGING.isdisjoint(code.co_names) or _stores_item(code.co_code)
         for name in code.co_names
     )
 
@@ -204,6 +213,4 @@ def kind_of(value: Any) -> Any:
 
 def is_function(value: Any) -> bool:
     """Return whether a value is a function, a class, or the like."""
-    return issubclass(
-        type(value), (FunctionType, BuiltinFunctionType, MethodType, type, partial)
-    )
+    return issubclass(type(value), (FunctionType, BuiltinFunctionType, MethodType, type, partial))

@@ -104,10 +104,6 @@ class Table:
         """Return what the running process has of its own; the rest becomes what all have."""
         raise NotImplementedError
 
-    def take_out(self) -> None:
-        """Leave out of what all have what the running process has put there so far."""
-        raise NotImplementedError
-
     def hide(self, own: Delta) -> None:
         """Put what all have in place of a process's own."""
         raise NotImplementedError
@@ -132,14 +128,6 @@ class Registry(Table):
                 else:
                     base[key] = value
         return own, tuple(key for key in base if key not in now)
-
-    def take_out(self) -> None:
-        is_own = self._owners.is_own
-        self._base = {
-            key: value
-            for key, value in self._base.items()
-            if not (is_own(value) or is_own(key))
-        }
 
     def _is_registration(self, key: Any, value: Any, before: Any) -> bool:
         """Return whether a process has registered something, and not only computed it for all."""
@@ -186,10 +174,6 @@ class _Items(Table):
             self._base = now
             return NOTHING
         return self._own(now)
-
-    def take_out(self) -> None:
-        is_own = self._owners.is_own
-        self._base = self._kind(each for each in self._base if not is_own(each))
 
     def _own(self, now: Any) -> Delta:
         # At the end of what all have, as far as it was only added to.

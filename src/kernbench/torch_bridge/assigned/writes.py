@@ -132,7 +132,7 @@ def _replace(kind: type, before: int, now: int) -> None:
     ctypes.pythonapi.PyType_Modified(_object(kind))
 
 
-def _derived(kind: type) -> Iterator[type]:
+def _derived(kind: Any) -> Iterator[Any]:
     yield kind
     for each in type.__subclasses__(kind):
         yield from _derived(each)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import decimal
 import importlib
 import marshal
 import sys
@@ -207,7 +208,6 @@ class Programs:
         """
         run = self.session.run
         processes: dict[int, Process] = {}
-        self.assignments.begin()
 
         def carrier_of(rank: int) -> Carrier:
             own = _of_rank(variables, rank, run.machine.sips_per_host)
@@ -231,7 +231,6 @@ class Programs:
         run = self.session.run
         rank = self._context.multiprocessing.add()
         check_one_node(rank.number + 1, run.machine, "multiprocessing.Process")
-        self.assignments.begin()
         process = self._process(rank.number, {}, is_forked)
         process.takes_number = True
         with starting():
@@ -316,6 +315,8 @@ class Programs:
         HERE.process = process
         HERE.is_foreign = False
         show_daemon(threading.current_thread(), False)
+        # An object, which the context of who has started the process refers to as well.
+        decimal.setcontext(decimal.getcontext().copy())
         with inside(process), missing_kernels_by_name():
             try:
                 work(process)
