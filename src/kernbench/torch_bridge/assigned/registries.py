@@ -84,7 +84,7 @@ class _Search:
     def result(self) -> Registries:
         values = list(self._space.items())
         # By type, as objects that load something when they are asked may claim to be of any class.
-        classes = [
+        classes: list[Any] = [
             each
             for _, each in values
             if issubclass(type(each), type) and each.__module__ == self._name
@@ -117,7 +117,7 @@ class _Search:
 
     def _look_into(self, value: Any, depth: int) -> None:
         """Meet the containers of an object that its methods change, and of objects in it."""
-        kind = type(value)
+        kind: Any = type(value)
         if not depth or not _is_registry(kind):
             return
         changed = _changed_by(kind)

@@ -116,6 +116,13 @@ class Table:
 class Registry(Table):
     """A dictionary."""
 
+    _kind_of_values: type | None = None
+    """That of the first value that it had when it was imported."""
+
+    def see(self) -> None:
+        super().see()
+        self._kind_of_values = next(map(type, self._base.values()), None)
+
     def split(self) -> Delta:
         base = self._base
         now = dict(self._kind.items(self.container))
@@ -133,13 +140,11 @@ class Registry(Table):
         """Return whether a process has registered something, and not only computed it for all."""
         if is_of_kernbench(value):
             return False
-        return (
-            before is not MISSING
-            or is_function(value)
-            or (is_simple(key) and is_simple(value))
-            or type(value) is type(next(iter(self._base.values()), MISSING))
-            or self._owners.is_own(value)
-            or self._owners.is_own(key)
+        if before is not MISSING or self._owners.is_own(value) or self._owners.is_own(key):
+            return True
+        # By name; what a library adds by other keys it adds once, for all.
+        return is_simple(key) and (
+            is_simple(value) or is_function(value) or type(value) is self._kind_of_values
         )
 
     def hide(self, own: Delta) -> None:
@@ -170,10 +175,15 @@ class _Items(Table):
 
     def split(self) -> Delta:
         now = self._copy()
-        if any(map(is_of_kernbench, now)) or _is_same(now, self._base):
+        own = self._own(now)
+        if not own[1] and not any(map(self._is_registration, own[0].values())):
             self._base = now
             return NOTHING
-        return self._own(now)
+        return own
+
+    def _is_registration(self, value: Any) -> bool:
+        parts = value if type(value) is tuple else (value,)
+        return all(map(is_simple, parts)) or self._owners.is_own(value)
 
     def _own(self, now: Any) -> Delta:
         # At the end of what all have, as far as it was only added to.
@@ -198,7 +208,7 @@ class _Members(_Items):
     """A set."""
 
     def _own(self, now: Any) -> Delta:
-        return dict.fromkeys(now - self._base), tuple(self._base - now)
+        return {each: each for each in now - self._base}, tuple(self._base - now)
 
     def hide(self, own: Delta) -> None:
         self._kind.clear(self.container)

@@ -61,6 +61,10 @@ class Session:
         """Python programs that ranks have started outside of the simulation."""
         self.stand_ins: set[str] = set()
         """Packages in whose place kernbench's stand-ins were imported."""
+        self.called_from: set[Any] = set()
+        """Lines of the program that have called collectives."""
+        self.by_sets: dict[str, None] = {}
+        """Lines of loops over sets of strings in which it does."""
         self.has_even_choices = False
         """Whether a choice of unknown numbers was taken to be even (ADR-0193)."""
         self.even_choices: dict[str, None] = {}
