@@ -57,6 +57,7 @@ from torch.distributions import Normal, constraints, kl
 from torch.distributions.constraint_registry import biject_to
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
+from torch.utils.data._utils import collate
 
 KINDS: dict[str, Any] = {}
 
@@ -205,9 +206,7 @@ def an_alias_for_old_programs(rank):
 def a_dictionary_of_a_module(rank):
     vars(string)["kb_digits"] = string.digits[: rank + 1]
     yield
-    found = string.kb_digits
-    del string.kb_digits
-    return len(found) > 0
+    return string.kb_digits
 
 
 @kind
@@ -784,6 +783,54 @@ def limits_of_fields(rank):
     csv.field_size_limit(1000 + rank)
     yield
     return csv.field_size_limit()
+
+
+@kind
+def a_table_of_collation(rank):
+    collate.default_collate_fn_map[complex] = lambda batch, **kwargs: rank
+    yield
+    return collate.default_collate([1j])
+
+
+@kind
+def a_module_in_place_of_another(rank):
+    fake = types.ModuleType("colorsys")
+    fake.who = rank
+    sys.modules["colorsys"] = fake
+    yield
+    import colorsys
+
+    return colorsys.who
+
+
+@kind
+def a_class_of_a_module(rank):
+    class Asking(types.ModuleType):
+        @property
+        def kb_asked(self):
+            return rank
+
+    uuid.__class__ = Asking
+    yield
+    return uuid.kb_asked
+
+
+@kind
+def importing(rank):
+    seen, plain = [], builtins.__import__
+    builtins.__import__ = lambda *args, **kwargs: [seen.append(rank), plain(*args, **kwargs)][1]
+    yield
+    import string  # noqa: F401
+
+    builtins.__import__ = plain
+    return sorted(set(seen))
+
+
+@kind
+def an_object_of_a_module(rank):
+    torch.ops.kb_attribute = rank
+    yield
+    return torch.ops.kb_attribute
 
 
 @kind

@@ -6,17 +6,24 @@ import gc
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from kernbench.torch_bridge.assigned.in_c import Setting, tell_of_calls
 from kernbench.torch_bridge.assigned.owners import Owners, is_simple
-from kernbench.torch_bridge.assigned.registries import is_machinery, registries_of
+from kernbench.torch_bridge.assigned.registries import (
+    codes_of,
+    is_machinery,
+    kind_of,
+    registries_of,
+)
 from kernbench.torch_bridge.assigned.tables import (
     Assigned,
     Dispatching,
+    Space,
     Table,
     Words,
+    kept_elsewhere,
     table_of,
 )
 from kernbench.torch_bridge.assigned.writes import (
@@ -32,11 +39,7 @@ _OWN_FRAMES = 3
 """``_note`` and what calls it, up to who writes."""
 _LEFT_OUT = ("kernbench.", "importlib.", "_frozen_importlib")
 """Modules that write for all: ours, and those that import."""
-_KEPT_ELSEWHERE = {
-    "sys": frozenset(("argv", "excepthook", "path", "stderr", "stdout")),
-    "warnings": frozenset(("filters", "_filters_version")),
-}
-"""Attributes of modules that ``globals`` exchanges."""
+_WRITES_DIRECTLY = {"vars", "__dict__"}
 _MOST_CHANGES_OF_ALL = 32
 """A table that changes more often without anything of a process's own is a cache."""
 
@@ -98,6 +101,9 @@ class Assignments:
         self._watched: set[int] = set()
         """Containers of tables, by identity."""
         self._words = Words()
+        self._names: frozenset[str] = frozenset()
+        """The names that the program uses."""
+        self._packages: frozenset[str] = frozenset()
 
     def install(self, patches: Patches) -> None:
         """Keep what is assigned from now on for its process."""
@@ -106,9 +112,6 @@ class Assignments:
         tell_of_modules(self._note, patches)
         if CAN_SEE_CLASSES:
             tell_of_classes(self._note, patches)
-        for module in list(sys.modules.values()):
-            if isinstance(module, ModuleType):
-                self.meet(module)
 
     def close(self) -> None:
         """Show what all have, at the end of a run."""
@@ -126,11 +129,36 @@ class Assignments:
         made.extend(table_of(each, owners) for each in registries.containers)
         if registries.names:
             made.append(Assigned(module, registries.names, owners))
-        new = {id(each.container): each for each in reversed(made)}
-        added = [each for key, each in new.items() if key not in self._watched]
-        self._watched.update(new)
+        self._watch((*made, *self._expected(module)))
+
+    def _watch(self, tables: Iterable[Table]) -> None:
+        added: list[Table] = []
+        for each in tables:
+            if id(each.container) not in self._watched:
+                self._watched.add(id(each.container))
+                added.append(each)
         self._tables += added
         self._words.follow([each.container for each in added])
+
+    def expect(self, program: CodeType) -> None:
+        """Watch what a program changes directly, too: containers, and dictionaries of modules.
+
+        By the names in it, in what it imports.
+        """
+        self._names = frozenset(name for code in codes_of(program) for name in code.co_names)
+        self._packages = frozenset(name.partition(".")[0] for name in self._names)
+        for module in list(sys.modules.values()):
+            if isinstance(module, ModuleType):
+                self.meet(module)
+
+    def _expected(self, module: ModuleType) -> Iterator[Table]:
+        if module.__name__.partition(".")[0] in self._packages:
+            space = vars(module)
+            for each in self._names & space.keys():
+                if kind_of(space[each]) is not None:
+                    yield table_of(space[each], self._owners)
+            if not self._names.isdisjoint(_WRITES_DIRECTLY):
+                yield Space(module, self._owners)
 
     def start(self, process: Process, is_forked: bool) -> None:
         """Give a new process what it has of its parent's."""
@@ -206,7 +234,7 @@ class Assignments:
         if writer.startswith(_LEFT_OUT) or not self._owners.is_shared(owner):
             return
         base = _read(owner, name)
-        if base is value or name in _KEPT_ELSEWHERE.get(owner.__name__, ()):
+        if base is value or name in kept_elsewhere(owner.__name__):
             return
         is_late = base is MISSING and not self._owners.is_own_name(writer)
         if is_late and not is_simple(value) and not self._owners.is_own(value):

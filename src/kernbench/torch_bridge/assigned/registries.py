@@ -41,7 +41,8 @@ _MACHINERY = frozenset(
         *("kernbench", "linecache", "mpmath", "multiprocessing", "opcode", "queue", "re", "rich"),
         *("selectors", "signal", "simpy", "site", "socket", "sre_compile", "ssl", "subprocess"),
         *("sympy", "sys", "sysconfig", "threading", "tokenize", "torch._library", "torch._ops"),
-        *("torch.library", "torch.utils._python_dispatch", "tqdm", "triton", "typing"),
+        *("torch.library", "torch.utils._python_dispatch", "torch.utils.data._utils.worker"),
+        *("tqdm", "triton", "typing"),
         *("warnings", "weakref", "zipimport"),
     )
 )
@@ -61,6 +62,8 @@ class Registries(NamedTuple):
 
 def is_machinery(module: str) -> bool:
     """Return whether nothing in a module is watched."""
+    if module == "multiprocessing.reduction":
+        return False
     parts = module.split(".")
     return any(".".join(parts[:count]) in _MACHINERY for count in range(1, len(parts) + 1))
 
@@ -107,7 +110,7 @@ class _Search:
         if "registry" in function.__dict__ and hasattr(function, "_clear_cache"):
             self._dispatching.append(function)
             self._meet(gc.get_referents(function.__dict__["registry"])[0])
-        for code in _codes(function.__code__):
+        for code in codes_of(function.__code__):
             text = code.co_code
             if _STORES_GLOBAL in text:  # or an operand of that number
                 for name, is_setting in _assigned_by(code):
@@ -139,11 +142,12 @@ class _Search:
             self._met[id(value)] = value
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes_of(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code object, and those of the functions in it."""
     yield code
     for each in code.co_consts:
         if isinstance(each, CodeType):
-            yield from _codes(each)
+            yield from codes_of(each)
 
 
 def _stores_item(text: bytes) -> bool:
@@ -195,7 +199,7 @@ def _changed_by(kind: Any) -> frozenset[str]:
         for base in kind.__mro__
         if base.__flags__ & _SELF_MADE and not is_machinery(base.__module__)
         for function in _functions_of(base)
-        for code in _codes(function.__code__)
+        for code in codes_of(function.__code__)
         if not _CHANGING.isdisjoint(code.co_names) or _stores_item(code.co_code)
         for name in code.co_names
     )

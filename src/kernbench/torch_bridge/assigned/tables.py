@@ -17,6 +17,21 @@ import numpy as np
 from kernbench.torch_bridge.assigned.owners import Owners, is_of_kernbench, is_simple
 from kernbench.torch_bridge.assigned.registries import is_function, kind_of
 from kernbench.torch_bridge.base.patches import MISSING
+from kernbench.torch_bridge.processes.library_state import STATES
+
+KEPT_ELSEWHERE = {
+    "sys": frozenset(("argv", "excepthook", "path", "stderr", "stdout")),
+    "torch._tensor_str": frozenset(("PRINT_OPTS",)),
+    "torch.distributed.tensor._random": frozenset(("_rng_tracker",)),
+    "warnings": frozenset(("filters", "_filters_version")),
+}
+"""Attributes of modules that ``globals`` exchanges."""
+
+
+def kept_elsewhere(module: str) -> frozenset[str]:
+    """Return the attributes of a module that others exchange."""
+    return KEPT_ELSEWHERE.get(module, frozenset()) | frozenset(STATES.get(module, ()))
+
 
 Delta = tuple[dict[Any, Any], tuple[Any, ...]]
 """What a process has in a table in place of what all have, and what it lacks."""
@@ -125,8 +140,7 @@ class Registry(Table):
 
     def split(self) -> Delta:
         base = self._base
-        now = dict(self._kind.items(self.container))
-        own = {}
+        now, own = self._copy(), {}
         for key, value in now.items():
             before = base.get(key, MISSING)
             if before is not value:
@@ -220,11 +234,26 @@ class _Members(_Items):
         self._kind.update(self.container, held)
 
 
+class Space(Registry):
+    """The dictionary of a module, but for what is exchanged elsewhere."""
+
+    def __init__(self, module: ModuleType, owners: Owners) -> None:
+        self._left_out = kept_elsewhere(module.__name__)
+        super().__init__(vars(module), owners)
+
+    def _copy(self) -> Any:
+        found = dict(self.container)
+        for name in self._left_out:
+            found.pop(name, None)
+        return found
+
+
 class Assigned(Registry):
     """The globals of a module that its functions assign."""
 
     def __init__(self, module: ModuleType, names: dict[str, bool], owners: Owners) -> None:
-        self._names = names
+        left_out = kept_elsewhere(module.__name__)
+        self._names = {name: how for name, how in names.items() if name not in left_out}
         self._is_of_python = module.__name__.partition(".")[0] in sys.stdlib_module_names
         """Then nothing of it is kept in C++, which all share."""
         super().__init__(vars(module), owners)

@@ -146,6 +146,7 @@ class Programs:
             patches.set(_Here, "process", self._base)
             patches.set(HERE, "is_foreign", False)
             install_all(patches, installations(self))
+            self.assignments.expect(self._code)
             folder = self._path.resolve().parent if self._package is None else Path.cwd()
             patches.set(sys, "path", [str(folder), *sys.path])
             run = self.session.run
