@@ -701,9 +701,10 @@ def sharing_of_tensors(rank):
 
 @kind
 def early_stops_of_checkpoints(rank):
-    torch.utils.checkpoint.set_checkpoint_debug_enabled(rank == 0)
-    yield
-    return torch.utils.checkpoint._checkpoint_debug_enabled
+    with torch.utils.checkpoint.set_checkpoint_early_stop(rank == 0):
+        yield
+        inside = torch.utils.checkpoint._enable_checkpoint_early_stop
+    return [inside, torch.utils.checkpoint._enable_checkpoint_early_stop]
 
 
 @kind

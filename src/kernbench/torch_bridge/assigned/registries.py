@@ -110,7 +110,7 @@ class _Search:
         if "registry" in function.__dict__ and hasattr(function, "_clear_cache"):
             self._dispatching.append(function)
             self._meet(gc.get_referents(function.__dict__["registry"])[0])
-        for code in codes_of(function.__code__):
+        for code in _codes_in(function):
             text = code.co_code
             if _STORES_GLOBAL in text:  # or an operand of that number
                 for name, is_setting in _assigned_by(code):
@@ -140,6 +140,13 @@ class _Search:
         kind = kind_of(value)
         if kind is not None and type(next(kind.__iter__(value), None)) is not weakref.ref:
             self._met[id(value)] = value
+
+
+def _codes_in(function: Any) -> Iterator[CodeType]:
+    """Yield the code objects of a function, and of those that it wraps."""
+    while type(function) is FunctionType:
+        yield from codes_of(function.__code__)
+        function = function.__dict__.get("__wrapped__")
 
 
 def codes_of(code: CodeType) -> Iterator[CodeType]:
@@ -199,7 +206,7 @@ def _changed_by(kind: Any) -> frozenset[str]:
         for base in kind.__mro__
         if base.__flags__ & _SELF_MADE and not is_machinery(base.__module__)
         for function in _functions_of(base)
-        for code in codes_of(function.__code__)
+        for code in _codes_in(function)
         if not _CHANGING.isdisjoint(code.co_names) or _stores_item(code.co_code)
         for name in code.co_names
     )

@@ -337,6 +337,7 @@ class Programs:
         process.show(process.main_thread)
         if process.memory is not self._memory:
             self._exchange(process.memory)
+        self.modules.look_for_new()
         self.globals.load(process)
         self.states.load(process)
         self.modules.load(process)

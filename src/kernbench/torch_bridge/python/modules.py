@@ -90,10 +90,10 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         before = self._loaded
         if before is process:
             return
-        self._look_for_new()
         self._loaded = process
         names, shown, wanted = self._names, sys.modules, process.modules
         if not names:
+            self._seen = self._version.value
             return
         # Every switch of ranks comes by here: no Python loop as long as all have all modules.
         before.modules = list(map(shown.get, names, repeat(_ABSENT)))
@@ -105,8 +105,11 @@ class ProcessModules(importlib.abc.MetaPathFinder):
                     del shown[name]
         self._seen = self._version.value
 
-    def _look_for_new(self) -> None:
-        """Take modules for a process's own that it has made, or put in another's place."""
+    def look_for_new(self) -> None:
+        """Take modules for a process's own that it has made, or put in another's place.
+
+        Before anything of another process is put in place.
+        """
         version = self._version.value
         if version == self._seen:
             return
@@ -138,7 +141,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
     @contextmanager
     def of_nobody(self) -> Iterator[None]:
         """Act as the process that started all ranks, for what they share."""
-        self._look_for_new()
+        self.look_for_new()
         before = HERE.process, HERE.is_importing
         loaded = self._loaded
         HERE.process, HERE.is_importing = self._base, True
