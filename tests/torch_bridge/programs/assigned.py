@@ -819,7 +819,12 @@ def a_class_of_a_module(rank):
 @kind
 def importing(rank):
     seen, plain = [], builtins.__import__
-    builtins.__import__ = lambda *args, **kwargs: [seen.append(rank), plain(*args, **kwargs)][1]
+
+    def counted(*args, **kwargs):
+        seen.append(rank)
+        return plain(*args, **kwargs)
+
+    builtins.__import__ = counted
     yield
     import string  # noqa: F401
 
