@@ -65,8 +65,11 @@ def on_thread(
     before: Callable[[], None],
     make: MakeThread | None = None,
     interrupted: Callable[[], None] | None = None,
+    after: Callable[[], None] | None = None,
 ) -> Carrier:
     """Return the carrier for one thread; ``before`` is called on main ahead of each switch to it.
+
+    ``after`` is called on main when it has the turn again.
 
     ``make`` gives the thread, not yet started, for its target. Then it starts at once, to wait for
     its turn; else it starts when it is switched to for the first time. Interrupts (Ctrl-C) that
@@ -75,7 +78,7 @@ def on_thread(
     """
 
     def carry(run: Callable[[], None]) -> tuple[CarriedCode, ToMain]:
-        worker = _ThreadWorker(run, before, interrupted)
+        worker = _ThreadWorker(run, before, interrupted, after)
         if make is None:
             worker.thread = _Thread(target=worker.main, name=name, daemon=True)
         else:
@@ -105,12 +108,14 @@ class _ThreadWorker:
         run: Callable[[], None],
         before: Callable[[], None],
         interrupted: Callable[[], None] | None,
+        after: Callable[[], None] | None,
     ) -> None:
         self.dead = False
         self._interrupted = interrupted
         self._run = run
         self._context = copy_context()
         self._before = before
+        self._after = after
         self._turn = 0
         self._is_back = False
         self._mine = _lock()
@@ -180,6 +185,8 @@ class _ThreadWorker:
             except KeyboardInterrupt:
                 self._interrupt = _Interrupt()
                 _wake(self._mine)
+        if self._after is not None:
+            self._after()
 
     def throw(self, error: type[BaseException]) -> Any:
         self._thrown = error

@@ -46,6 +46,8 @@ class Simulation:
         self.woken: list[tuple[int, int, int]] = []
         """Waits that a rank's host ended, in order: who waited, until when, and that rank."""
         self.idling = Idling(self)
+        self.main_waits: Callable[[], None] | None = None
+        """Called before main waits."""
         self.main_resumes: Callable[[], None] | None = None
         """Called when main resumes after a wait, in which ranks have run."""
         self._main = current_greenlet()
@@ -125,6 +127,8 @@ class Simulation:
             DeadlockError: No event is left; lists every rank.
         """
         self._check_main()
+        if self.main_waits is not None:
+            self.main_waits()
         try:
             self.env.run(until=handle)
         except RuntimeError:

@@ -22,6 +22,7 @@ from kernbench.errors import CollectiveTimeoutError, KernbenchError, RankFailedE
 from kernbench.runtime_api import Action, Collective, Part, Signature, WaitFor, not_fitting
 from kernbench.torch_bridge.base.dtypes import element_type
 from kernbench.torch_bridge.c10d.data import Compute, all_gather
+from kernbench.torch_bridge.c10d.set_orders import unordered_loop
 from kernbench.torch_bridge.dispatch.known_values import follow_collective
 from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.in_use import begin_use, end_use
@@ -418,7 +419,13 @@ def _begin(call: Call, serves_host: bool) -> tuple[Process, TorchPart]:
                 "is on the host, and the group's backend takes device tensors only; move the "
                 'tensor, or make the group with backend="cpu:gloo,cuda:nccl"'
             )
-    part = TorchPart(run, call, user_site(), sip_id)
+    site, session = user_site(), process.session
+    if site not in session.called_from:
+        session.called_from.add(site)
+        loop = unordered_loop(sys._getframe(1))
+        if loop is not None:
+            session.by_sets[loop] = None
+    part = TorchPart(run, call, site, sip_id)
     if not process.is_replaying:
         process.host.owe_collective()
         process.host.spend(call.signature.op)

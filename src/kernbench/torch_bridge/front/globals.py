@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import torch._tensor_str as tensor_str
 import torch.distributed.tensor._random as dtensor_random
-import torch.utils.checkpoint as checkpoints
 from torch.distributed.tensor import DTensor
 
 from kernbench.torch_bridge.base.patches import Patches
@@ -140,14 +139,16 @@ class _Shown:
         )
 
     def put(self, shown: tuple[Any, ...]) -> None:
-        sys.argv, sys.path, sys.excepthook, main, mp_main, *rest = shown
-        tracker, handlers, executors._shutdown = rest
+        argv, path, excepthook, main, mp_main, tracker, handlers, is_shut = shown
+        # Into their dictionaries: an assignment would be noted.
+        vars(sys).update(argv=argv, path=path, excepthook=excepthook)
+        vars(executors)["_shutdown"] = is_shut
+        vars(dtensor_random)["_rng_tracker"] = tracker
         for name, module in (("__main__", main), ("__mp_main__", mp_main)):
             if module is None:
                 sys.modules.pop(name, None)
             else:
                 sys.modules[name] = module
-        dtensor_random._rng_tracker = tracker
         self._dispatcher._custom_op_handlers = handlers
 
     def copy(self, shown: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -159,28 +160,14 @@ class _Settings:
     """What programs set in Python's modules for their process, and for a while."""
 
     def get(self) -> tuple[Any, ...]:
-        return (
-            warnings.filters,
-            warnings.showwarning,
-            warnings._showwarnmsg_impl,  # type: ignore[attr-defined]
-            tensor_str.PRINT_OPTS,
-            checkpoints._enable_checkpoint_early_stop,
-            checkpoints._checkpoint_debug_enabled,
-        )
+        return warnings.filters, tensor_str.PRINT_OPTS
 
     def put(self, settings: tuple[Any, ...]) -> None:
-        (
-            warnings.filters,
-            warnings.showwarning,
-            warnings._showwarnmsg_impl,  # type: ignore[attr-defined]
-            tensor_str.PRINT_OPTS,
-            checkpoints._enable_checkpoint_early_stop,
-            checkpoints._checkpoint_debug_enabled,
-        ) = settings
+        vars(warnings)["filters"], vars(tensor_str)["PRINT_OPTS"] = settings
 
     def copy(self, settings: tuple[Any, ...]) -> tuple[Any, ...]:
-        filters, shows, writes, options, *rest = settings
-        return (filters.copy(), shows, writes, copy.copy(options), *rest)
+        filters, options = settings
+        return filters.copy(), copy.copy(options)
 
 
 def known_globals(switches: Switches) -> tuple[Global, ...]:

@@ -108,6 +108,12 @@ def installations(programs: Programs) -> list[Installation]:
             scripts.install,
             after={"call_counts.unseen": "it must meet all that is replaced"},
         ),
+        Installation(
+            "assigned",
+            "what a process assigns to shared modules and classes, for it alone",
+            programs.assignments.install,
+            after={"modules": "it ends first, so that others restore what they have replaced"},
+        ),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import decimal
 import importlib
 import marshal
 import sys
@@ -21,6 +22,7 @@ from kernbench.clock import on_thread
 from kernbench.open_files import LeftOpen
 from kernbench.runtime_api import RankState, with_restarts
 from kernbench.torch_bridge import c10d
+from kernbench.torch_bridge.assigned import Assignments
 from kernbench.torch_bridge.base.device_limit import check_one_node
 from kernbench.torch_bridge.base.installation import install_all
 from kernbench.torch_bridge.base.patches import Patches
@@ -121,9 +123,11 @@ class Programs:
             queues.ALIKE: queues.patch_alike,
             locks.BARS: locks.patch_bars,
         }
-        self.modules = ProcessModules(self._base, self.states, Packages(private), late)
+        self.assignments = Assignments(self._base)
+        packages = Packages(private)
+        self.modules = ProcessModules(self._base, self.states, packages, self.assignments, late)
         self.loggers = ProcessLoggers(self._base)
-        self.threads = RankThreads(inside, self._enter)
+        self.threads = RankThreads(inside, self._enter, self.assignments.pause)
         self._files = LeftOpen()
         self._keep_files = unseen(self._files.keep)
         """It is no work of the program's."""
@@ -144,9 +148,11 @@ class Programs:
             patches.set(_Here, "process", self._base)
             patches.set(HERE, "is_foreign", False)
             install_all(patches, installations(self))
+            self.assignments.expect(self._code)
             folder = self._path.resolve().parent if self._package is None else Path.cwd()
             patches.set(sys, "path", [str(folder), *sys.path])
             run = self.session.run
+            patches.set(run.simulation, "main_waits", self.assignments.pause)
             patches.set(run.simulation, "main_resumes", lambda: self._enter(self._base))
             launcher = TorchLauncher(run, self._context.launcher.engine)
             arch = architecture_of(run.machine.spec)
@@ -241,6 +247,7 @@ class Programs:
         environment = environ.variables() | environ.encoded(variables)
         process = Process(self.session, rank, environment)
         self.globals.start(process, is_forked)
+        self.assignments.start(process, is_forked)
         if is_forked:
             parent = current()
             process.precision = parent.precision
@@ -253,6 +260,7 @@ class Programs:
             name,
             lambda: self._enter(process),
             lambda target: threading.Thread(target=target, name=name, daemon=True),
+            after=self.assignments.pause,
         )
 
     def start_worker(
@@ -284,6 +292,7 @@ class Programs:
             lambda: self._enter(process),
             lambda target: threading.Thread(target=target, name=name, daemon=True),
             interrupted,
+            self.assignments.pause,
         )
         with starting():
             worker.rank = run.simulation.start_thread(
@@ -311,6 +320,8 @@ class Programs:
         HERE.process = process
         HERE.is_foreign = False
         show_daemon(threading.current_thread(), False)
+        # An object, which the context of who has started the process refers to as well.
+        decimal.setcontext(decimal.getcontext().copy())
         with inside(process), missing_kernels_by_name():
             try:
                 work(process)
@@ -330,10 +341,12 @@ class Programs:
         process.show(process.main_thread)
         if process.memory is not self._memory:
             self._exchange(process.memory)
+        self.modules.look_for_new()
         self.globals.load(process)
         self.states.load(process)
         self.modules.load(process)
         self.loggers.load(process)
+        self.assignments.load(process)
 
     def _exchange(self, memory: Memory | None) -> None:
         """Show the values of a worker's modules, or those of its parent again."""

@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from kernbench.report import format_size as shown
+from kernbench.torch_bridge.assigned import CAN_SEE_CLASSES
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.front.session import Session
@@ -65,6 +66,19 @@ def remarks_of(session: Session) -> list[str]:
         lines.append(
             "stand-ins of kernbench's ran for packages that are not installed, computed by "
             f"definition and timed as their kernels: {', '.join(sorted(session.stand_ins))}"
+        )
+    if session.by_sets:
+        where = ", ".join(session.by_sets)
+        lines.append(
+            f"collectives follow the order of a set of strings at {where}: ranks have one order "
+            "here, as they share one hash seed, but processes have one each (PYTHONHASHSEED), and "
+            "would reduce other tensors or hang; go over sorted(...) of it"
+        )
+    if not CAN_SEE_CLASSES and session.run.world_size > 1:
+        lines.append(
+            "what a rank assigns to attributes of classes that all ranks share holds for all of "
+            "them, as kernbench can see such assignments on x86-64 only; packages can be each "
+            "rank's own by --private PACKAGE"
         )
     if session.outside:
         lines.append(

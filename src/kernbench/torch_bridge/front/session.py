@@ -71,6 +71,10 @@ class Session:
         """Whether a rank has waited for a kernel that communicates (ADR-0230)."""
         self.as_nccl: set[str] = set()
         """Back ends of torchcomms that programs named, in whose place NCCL's groups were made."""
+        self.called_from: set[Any] = set()
+        """Lines of the program that have called collectives."""
+        self.by_sets: dict[str, None] = {}
+        """Lines of loops over sets of strings in which it does."""
         self.has_even_choices = False
         """Whether a choice of unknown numbers was taken to be even (ADR-0193)."""
         self.even_choices: dict[str, None] = {}

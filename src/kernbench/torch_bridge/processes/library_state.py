@@ -7,7 +7,7 @@ process must be exchanged when another rank resumes.
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from types import ModuleType
@@ -34,15 +34,6 @@ STATES: Mapping[str, Mapping[str, Fresh]] = {
     "torch.distributed.fsdp._debug_utils": {
         "SimpleProfiler.results": _made_by(lambda: defaultdict(float)),
         "SimpleProfiler.profiling": _made_by(set),
-    },
-    "torch.nn.modules.module": {
-        f"_global_{each}": _made_by(OrderedDict)
-        for each in (
-            *("buffer_registration_hooks", "module_registration_hooks"),
-            *("parameter_registration_hooks", "backward_pre_hooks", "backward_hooks"),
-            *("forward_pre_hooks", "forward_hooks", "forward_hooks_always_called"),
-            "forward_hooks_with_kwargs",
-        )
     },
     "torch.nn.utils.parametrize": {"_cache": _made_by(dict), "_cache_enabled": _made_by(int)},
     # The bars that are shown, one under another, and the thread that looks after them.

@@ -15,7 +15,7 @@ from kernbench.torch_bridge.processes.ranges import Ranges
 from kernbench.torch_bridge.processes.registrations import SHARED, Registrations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
     from logging import Logger
     from multiprocessing.process import BaseProcess
     from types import ModuleType
@@ -102,6 +102,22 @@ class PendingWork(Protocol):
         """Block the rank until it has ended in simulated time."""
 
 
+class Place(Protocol):
+    """An attribute that a process has assigned."""
+
+    def show(self) -> None:
+        """Show the process's value."""
+
+    def hide(self) -> bool:
+        """Show what all have, and return whether the process still has something else."""
+
+    def copy(self) -> Place:
+        """Return the same for another process."""
+
+    def is_own_in_place_of_alls(self) -> bool:
+        """Return whether something of its own modules stands for something of all."""
+
+
 class Priced(Protocol):
     """An observer whose costs depend on the precision that a process requests."""
 
@@ -160,6 +176,10 @@ class Process:
         """Its settings of loggers that some rank has changed, while another rank runs."""
         self.logging_disable: int | None = None
         """Its level of ``logging.disable``, likewise; None if it is that of all."""
+        self.assigned: dict[tuple[int, Hashable], Place] = {}
+        """What it has assigned to attributes of shared modules and classes, by owner and name."""
+        self.registered: dict[int, tuple[dict[Any, Any], tuple[Any, ...]]] = {}
+        """What it has of its own in tables of shared modules, and what it lacks of theirs."""
         self.registrations = Registrations(SHARED)
         """Kernels that its devices run in place of PyTorch's."""
         self.reads_copies = True

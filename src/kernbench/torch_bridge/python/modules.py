@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.abc
 import importlib.machinery
 import sys
@@ -11,6 +12,7 @@ from itertools import repeat
 from types import ModuleType
 from typing import Any, SupportsIndex
 
+from kernbench.torch_bridge.assigned import Assignments
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.library_state import LibraryStates
 from kernbench.torch_bridge.processes.process import HERE, Process
@@ -26,6 +28,8 @@ class _Absent:
 
 
 _ABSENT: Any = _Absent()
+_MAINS = ("__main__", "__mp_main__")
+"""Modules of which ``globals`` gives each process its own."""
 
 
 class _Finders(list[Any]):
@@ -47,6 +51,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         base: Process,
         states: LibraryStates,
         packages: Packages,
+        assignments: Assignments,
         late: Mapping[str, Callable[[ModuleType, Patches], None]],
     ) -> None:
         self._base = base
@@ -54,16 +59,24 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         """What is patched in shared modules when programs import them, by module."""
         self._states = states
         self._packages = packages
+        self._assignments = assignments
+        self._own = assignments.own_modules
+        """The names of modules that each process imports for itself."""
         self._loaded = base
         self._names: list[str] = []
         """Names of per-process modules; each process keeps its modules in this order."""
-        self._own: set[str] = set()
         self._shared: set[str] = set()
+        self._known: dict[str, ModuleType] = {}
+        """The modules of all, also those in whose place a process has others."""
+        self._version = ctypes.c_uint64.from_address(id(sys.modules) + 24)
+        """Changes whenever ``sys.modules`` does (``ma_version_tag``)."""
+        self._seen = 0
         self._is_looking = False
 
     def install(self, patches: Patches) -> None:
         """Install the finder, and the exchange of modules."""
         patches.set(sys, "meta_path", _Finders([self, *sys.meta_path]))
+        self._see()
         patches.on_close(self._forget)
         for name, patch in self._late.items():
             # Imported by an earlier run of this process.
@@ -80,15 +93,42 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         self._loaded = process
         names, shown, wanted = self._names, sys.modules, process.modules
         if not names:
+            self._seen = self._version.value
             return
         # Every switch of ranks comes by here: no Python loop as long as all have all modules.
         before.modules = list(map(shown.get, names, repeat(_ABSENT)))
-        wanted += repeat(_ABSENT, len(names) - len(wanted))
+        wanted += [self._known.get(each, _ABSENT) for each in names[len(wanted) :]]
         shown.update(zip(names, wanted, strict=True))
         if not all(wanted):
             for name, module in zip(names, wanted, strict=True):
                 if module is _ABSENT:
                     del shown[name]
+        self._seen = self._version.value
+
+    def look_for_new(self) -> None:
+        """Take modules for a process's own that it has made, or put in another's place.
+
+        Before anything of another process is put in place.
+        """
+        version = self._version.value
+        if version == self._seen:
+            return
+        self._seen = version
+        known, own = self._known, self._own
+        for name, module in list(sys.modules.items()):
+            if known.get(name) is not module and name not in own and name not in _MAINS:
+                if _is_made(name, module):
+                    own.add(name)
+                    self._names.append(name)
+                else:
+                    known[name] = module
+
+    def _see(self) -> None:
+        """Take the modules that there are for those of all."""
+        self._known = {
+            name: module for name, module in sys.modules.items() if name not in self._own
+        } | {name: self._known[name] for name in self._own & self._known.keys()}
+        self._seen = self._version.value
 
     def shown(self) -> list[ModuleType]:
         """Return the modules of the running process, for one that begins with the same."""
@@ -101,14 +141,17 @@ class ProcessModules(importlib.abc.MetaPathFinder):
     @contextmanager
     def of_nobody(self) -> Iterator[None]:
         """Act as the process that started all ranks, for what they share."""
+        self.look_for_new()
         before = HERE.process, HERE.is_importing
         loaded = self._loaded
         HERE.process, HERE.is_importing = self._base, True
         self.load(self._base)
         try:
-            yield
+            with self._assignments.importing():
+                yield
         finally:
             HERE.process, HERE.is_importing = before
+            self._see()
             self.load(loaded)
 
     def find_spec(
@@ -135,6 +178,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
     def executed(self, module: ModuleType) -> None:
         """Record a shared library's module."""
         self._states.meet(module)
+        self._assignments.meet(module)
         patch = self._late.get(module.__name__)
         if patch is not None:
             patch(module, self._patches)
@@ -142,6 +186,8 @@ class ProcessModules(importlib.abc.MetaPathFinder):
     def _forget(self) -> None:
         for name in self._names:
             sys.modules.pop(name, None)
+            if name in self._known:
+                sys.modules[name] = self._known[name]
 
 
 class _BaseLoader(importlib.abc.Loader):
@@ -171,6 +217,15 @@ class _BaseLoader(importlib.abc.Loader):
         finally:
             lock.release()
         self._modules.executed(module)
+
+
+def _is_made(name: str, module: object) -> bool:
+    """Return whether a program has put a module in place itself; what is imported is specified."""
+    if type(module).__module__.startswith("kernbench."):
+        return False
+    # Not by getattr, which has some modules import something.
+    spec = getattr(module, "__dict__", {}).get("__spec__")
+    return spec is None or spec.name != name
 
 
 def _found(

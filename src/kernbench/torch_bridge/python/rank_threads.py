@@ -27,9 +27,12 @@ Inside = Callable[[Process], AbstractContextManager[Any]]
 class RankThreads:
     """Starts and joins the threads of simulated processes."""
 
-    def __init__(self, inside: Inside, before: Callable[[Process], None]) -> None:
+    def __init__(
+        self, inside: Inside, before: Callable[[Process], None], after: Callable[[], None]
+    ) -> None:
         self._inside = inside
         self._before = before
+        self._after = after
 
     def install(self, patches: Patches) -> None:
         """Let threads that are started in a simulated process belong to it."""
@@ -80,7 +83,7 @@ class RankThreads:
         def interrupted() -> None:
             simulation.call_soon(interrupt)
 
-        carrier = on_thread(thread.name, before, make, interrupted)
+        carrier = on_thread(thread.name, before, make, interrupted, self._after)
         with starting():
             started.rank = simulation.start_thread(
                 process.rank_of_run, body, started.ended, process.state, carrier

@@ -1,0 +1,296 @@
+"""What processes assign to shared modules and classes, and register there: each has its own."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from types import CodeType, ModuleType
+from typing import Any
+
+from kernbench.torch_bridge.assigned.in_c import Setting, tell_of_calls
+from kernbench.torch_bridge.assigned.owners import Owners, is_simple
+from kernbench.torch_bridge.assigned.registries import (
+    codes_of,
+    is_machinery,
+    kind_of,
+    registries_of,
+)
+from kernbench.torch_bridge.assigned.tables import (
+    Assigned,
+    Dispatching,
+    Space,
+    Table,
+    Words,
+    kept_elsewhere,
+    table_of,
+)
+from kernbench.torch_bridge.assigned.writes import (
+    CAN_SEE_CLASSES,
+    put,
+    tell_of_classes,
+    tell_of_modules,
+)
+from kernbench.torch_bridge.base.patches import MISSING, Patches
+from kernbench.torch_bridge.processes.process import HERE, Process
+
+_OWN_FRAMES = 3
+"""``_note`` and what calls it, up to who writes."""
+_LEFT_OUT = ("kernbench.", "importlib.", "_frozen_importlib")
+"""Modules that write for all: ours, and those that import."""
+_WRITES_DIRECTLY = {"vars", "__dict__"}
+_MOST_CHANGES_OF_ALL = 32
+"""A table that changes more often without anything of a process's own is a cache."""
+
+
+class Place:
+    """An attribute that a process has assigned."""
+
+    __slots__ = ("_base", "_is_shown", "_owners", "_value", "name", "owner")
+
+    def __init__(
+        self, owner: Any, name: str, base: Any, value: Any, is_shown: bool, owners: Owners
+    ) -> None:
+        self._owners = owners
+        self.owner = owner
+        self.name = name
+        self._base = base
+        """What all have."""
+        self._value = value
+        """What the process has, while that is not shown."""
+        self._is_shown = is_shown
+
+    def show(self) -> None:
+        if not self._is_shown:
+            self._is_shown = True
+            self._base = _read(self.owner, self.name)
+            put(self.owner, self.name, self._value)
+
+    def hide(self) -> bool:
+        """Show what all have, and return whether the process still has something else."""
+        if self._is_shown:
+            self._is_shown = False
+            self._value = _read(self.owner, self.name)
+            if self._value is not self._base:
+                put(self.owner, self.name, self._base)
+        return self._value is not self._base
+
+    def copy(self) -> Place:
+        """Return the same for another process."""
+        value = _read(self.owner, self.name) if self._is_shown else self._value
+        return Place(self.owner, self.name, self._base, value, False, self._owners)
+
+    def is_own_in_place_of_alls(self) -> bool:
+        is_own = self._owners.is_own
+        return self._base is not MISSING and is_own(_read(self.owner, self.name))
+
+
+class Assignments:
+    """Shows the assignments of one process at a time."""
+
+    def __init__(self, base: Process) -> None:
+        self.own_modules: set[str] = set()
+        """The names of modules that each process imports for itself."""
+        self._owners = Owners(self.own_modules)
+        self._shown: Process | None = base
+        """Whose assignments are in place; None for those of nobody."""
+        self._is_paused = False
+        """Whether its attributes are not, as the code of no process runs."""
+        self._tables: list[Table] = []
+        self._watched: set[int] = set()
+        """Containers of tables, by identity."""
+        self._words = Words()
+        self._names: frozenset[str] = frozenset()
+        """The names that the program uses."""
+        self._packages: frozenset[str] = frozenset()
+
+    def install(self, patches: Patches) -> None:
+        """Keep what is assigned from now on for its process."""
+        patches.on_close(self.close)
+        tell_of_calls(self._begin_setting, patches)
+        tell_of_modules(self._note, patches)
+        if CAN_SEE_CLASSES:
+            tell_of_classes(self._note, patches)
+
+    def close(self) -> None:
+        """Show what all have, at the end of a run."""
+        self._leave()
+
+    def meet(self, module: ModuleType) -> None:
+        """Watch the registries of a module that all share."""
+        if is_machinery(module.__name__) or not self._owners.is_shared(module):
+            return
+        registries, owners = registries_of(module), self._owners
+        made: list[Table] = []
+        for function in registries.dispatching:
+            registry = gc.get_referents(function.registry)[0]
+            made.append(Dispatching(registry, owners, function))
+        made.extend(table_of(each, owners) for each in registries.containers)
+        if registries.names:
+            made.append(Assigned(module, registries.names, owners))
+        self._watch((*made, *self._expected(module)))
+
+    def _watch(self, tables: Iterable[Table]) -> None:
+        added: list[Table] = []
+        for each in tables:
+            if id(each.container) not in self._watched:
+                self._watched.add(id(each.container))
+                added.append(each)
+        self._tables += added
+        self._words.follow([each.container for each in added])
+
+    def expect(self, program: CodeType) -> None:
+        """Watch what a program changes directly, too: containers, and dictionaries of modules.
+
+        By the names in it, in what it imports.
+        """
+        self._names = frozenset(name for code in codes_of(program) for name in code.co_names)
+        self._packages = frozenset(name.partition(".")[0] for name in self._names)
+        for module in list(sys.modules.values()):
+            if isinstance(module, ModuleType):
+                self.meet(module)
+
+    def _expected(self, module: ModuleType) -> Iterator[Table]:
+        if module.__name__.partition(".")[0] in self._packages:
+            space = vars(module)
+            for each in self._names & space.keys():
+                if kind_of(space[each]) is not None:
+                    yield table_of(space[each], self._owners)
+            if not self._names.isdisjoint(_WRITES_DIRECTLY):
+                yield Space(module, self._owners)
+
+    def start(self, process: Process, is_forked: bool) -> None:
+        """Give a new process what it has of its parent's."""
+        parent = HERE.process
+        if is_forked and parent is not None:
+            if parent is self._shown:
+                self._split(self._words.changed(), parent)
+            process.assigned = {key: each.copy() for key, each in parent.assigned.items()}
+            process.registered = dict(parent.registered)
+
+    def load(self, process: Process) -> None:
+        """Show a process's own."""
+        if self._shown is not process:
+            self._leave()
+            self._join(process)
+        elif self._is_paused:
+            self._is_paused = False
+            for place in process.assigned.values():
+                place.show()
+
+    def pause(self) -> None:
+        """Show what all have, where it is read by what is no process's code."""
+        process = self._shown
+        if process is not None and process.assigned:
+            self._is_paused = True
+            self._hide(process)
+
+    @contextmanager
+    def importing(self) -> Iterator[None]:
+        """Show to a module that is imported for all what it may keep.
+
+        What a process adds, and its settings, it finds, as it may need them; what a process puts in
+        place of something it does not.
+        """
+        process = self._shown
+        if process is None:
+            yield
+            return
+        self._put_away(process)
+        for place in process.assigned.values():
+            if place.is_own_in_place_of_alls():
+                place.hide()
+        self._shown = None
+        try:
+            yield
+        finally:
+            if self._shown is None:
+                for position in self._words.changed():
+                    self._tables[position].see()
+                self._join(process)
+
+    def _begin_setting(self, what: Hashable, setting: Callable[[], Setting]) -> None:
+        """Note that a process is about to set something that Python keeps in C."""
+        process = self._noted()
+        key = (0, what)
+        if process is not None and key not in process.assigned:
+            process.assigned[key] = setting()
+
+    def _noted(self) -> Process | None:
+        """Return the process whose code runs, if that sets what is its own."""
+        process = HERE.process
+        if process is not self._shown or self._is_paused or HERE.is_foreign or HERE.is_importing:
+            return None
+        return process
+
+    def _note(self, owner: Any, name: str, value: Any) -> None:
+        """Note that an attribute of a module or class is about to be assigned."""
+        process = self._noted()
+        key = (id(owner), name)
+        if process is None or key in process.assigned:
+            return
+        writer = str(sys._getframe(_OWN_FRAMES).f_globals.get("__name__"))
+        if writer.startswith(_LEFT_OUT) or not self._owners.is_shared(owner):
+            return
+        base = _read(owner, name)
+        if base is value or name in kept_elsewhere(owner.__name__):
+            return
+        is_late = base is MISSING and not self._owners.is_own_name(writer)
+        if is_late and not is_simple(value) and not self._owners.is_own(value):
+            # A library that loads a part of itself, for all.
+            return
+        process.assigned[key] = Place(owner, name, base, value, True, self._owners)
+
+    def _join(self, process: Process) -> None:
+        self._shown = process
+        self._is_paused = False
+        if process.registered:
+            for position, own in process.registered.items():
+                self._tables[position].show(own)
+        for place in process.assigned.values():
+            place.show()
+        if process.registered or process.assigned:
+            self._words.see()
+
+    def _leave(self) -> None:
+        process, self._shown = self._shown, None
+        if process is not None:
+            if process.assigned:
+                self._hide(process)
+            self._put_away(process)
+
+    def _hide(self, process: Process) -> None:
+        gone = [key for key, place in process.assigned.items() if not place.hide()]
+        for key in gone:
+            del process.assigned[key]
+
+    def _put_away(self, process: Process) -> None:
+        """Put what all have into tables."""
+        changed = self._words.changed()
+        if changed:
+            self._split(changed, process)
+        if process.registered:
+            for position, own in process.registered.items():
+                self._tables[position].hide(own)
+            self._words.see()
+
+    def _split(self, positions: Iterable[int], process: Process) -> None:
+        """Note what a process has of its own in tables that have changed."""
+        for position in positions:
+            table = self._tables[position]
+            own = table.split()
+            if own[0] or own[1]:
+                process.registered[position] = own
+            else:
+                process.registered.pop(position, None)
+                table.num_changes_of_all += not isinstance(table, Assigned)
+                if table.num_changes_of_all == _MOST_CHANGES_OF_ALL:
+                    self._words.forget(position)
+
+
+def _read(owner: Any, name: str) -> Any:
+    """Return an own attribute as it is kept, ``MISSING`` if there is none."""
+    if name == "__class__" or (isinstance(owner, type) and name in vars(type)):
+        return getattr(owner, name, MISSING)
+    return vars(owner).get(name, MISSING)

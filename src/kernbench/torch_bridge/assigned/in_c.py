@@ -1,0 +1,168 @@
+"""State that Python keeps in C, where only calls show that a process sets it."""
+
+from __future__ import annotations
+
+import abc
+import codecs
+import csv
+import locale
+import socket
+import sys
+from collections.abc import Callable, Hashable
+from functools import partial, wraps
+from typing import Any
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.processes.call_counts import unseen
+
+_abc: Any = sys.modules["_abc"]
+_register_error, _lookup_error = codecs.register_error, codecs.lookup_error
+_set_locale, _limit_fields = locale.setlocale, csv.field_size_limit
+_register_dialect, _unregister_dialect = csv.register_dialect, csv.unregister_dialect
+_register_search, _unregister_search = codecs.register, codecs.unregister
+
+
+class Setting:
+    """A piece of state that a process has set: how it is read and written."""
+
+    def __init__(self, get: Callable[[], Any], put: Callable[[Any], object]) -> None:
+        self._get = get
+        self._put = put
+        self._base = self._value = get()
+        """What all have; what the process has, while that is not shown."""
+        self._is_shown = True
+
+    def show(self) -> None:
+        """Show the process's value."""
+        if not self._is_shown:
+            self._is_shown = True
+            self._base = self._get()
+            self._put(self._value)
+
+    def hide(self) -> bool:
+        """Show what all have, and return whether the process still has something else."""
+        if self._is_shown:
+            self._is_shown = False
+            self._value = self._get()
+            if self._value != self._base:
+                self._put(self._base)
+        return bool(self._value != self._base)
+
+    def copy(self) -> Setting:
+        """Return the same for another process."""
+        copied = Setting(self._get, self._put)
+        copied._is_shown = False
+        copied._base = self._base
+        copied._value = self._get() if self._is_shown else self._value
+        return copied
+
+    def is_own_in_place_of_alls(self) -> bool:
+        """Return False: a module that is imported for all may need it."""
+        return False
+
+
+Begin = Callable[[Hashable, Callable[[], Setting]], object]
+"""Called before a process sets something: with its name, and what makes the setting."""
+
+
+def tell_of_calls(begin: Begin, patches: Patches) -> None:
+    """Call ``begin`` before functions set their state, until ``patches`` closes."""
+
+    def tell(owner: Any, name: str, state: str, get: Any, put: Any) -> None:
+        """Tell of a function whose state is read and written by ``get`` and ``put``."""
+        function = getattr(owner, name)
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            begin(state, partial(Setting, get, put))
+            return function(*args, **kwargs)
+
+        patches.set(owner, name, unseen(call))
+
+    tell(sys, "setrecursionlimit", "recursion", sys.getrecursionlimit, sys.setrecursionlimit)
+    limit = sys.set_int_max_str_digits
+    tell(sys, "set_int_max_str_digits", "digits", sys.get_int_max_str_digits, limit)
+    timeout = socket.setdefaulttimeout
+    tell(socket, "setdefaulttimeout", "timeouts", socket.getdefaulttimeout, timeout)
+    tell(csv, "field_size_limit", "fields", _limit_fields, _limit_fields)
+    whole = partial(_set_locale, locale.LC_ALL)
+    tell(locale, "setlocale", "locale", whole, whole)
+    for name in ("register_dialect", "unregister_dialect"):
+        tell(csv, name, "dialects", _dialects, _put_dialects)
+
+    searches: list[Any] = []
+    """Functions that look for codecs, of the running process."""
+
+    def put_searches(wanted: list[Any]) -> None:
+        for each in searches:
+            _unregister_search(each)
+        searches[:] = wanted
+        for each in searches:
+            _register_search(each)
+
+    def register(search: Any) -> None:
+        begin("codecs", partial(Setting, searches.copy, put_searches))
+        _register_search(search)
+        searches.append(search)
+
+    def unregister(search: Any) -> None:
+        begin("codecs", partial(Setting, searches.copy, put_searches))
+        _unregister_search(search)
+        if search in searches:
+            searches.remove(search)
+
+    def register_error(name: str, handler: Any) -> None:
+        get, put = partial(_handler_of, name), partial(_register_error, name)
+        begin(("errors of codecs", name), partial(Setting, get, put))
+        _register_error(name, handler)
+
+    register_class = abc.ABCMeta.register
+
+    def register_subclass(cls: Any, subclass: Any) -> Any:
+        get, put = partial(_registered_with, cls), partial(_put_subclasses, cls)
+        begin(("abstract class", cls), partial(Setting, get, put))
+        return register_class(cls, subclass)
+
+    patches.set(codecs, "register", unseen(register))
+    patches.set(codecs, "unregister", unseen(unregister))
+    patches.set(codecs, "register_error", unseen(register_error))
+    patches.set(abc.ABCMeta, "register", unseen(register_subclass))
+
+
+def _dialects() -> dict[str, Any]:
+    return {name: csv.get_dialect(name) for name in csv.list_dialects()}
+
+
+def _put_dialects(dialects: dict[str, Any]) -> None:
+    for name in csv.list_dialects():
+        _unregister_dialect(name)
+    for name, dialect in dialects.items():
+        _register_dialect(name, dialect)
+
+
+def _handler_of(name: str) -> Any:
+    try:
+        return _lookup_error(name)
+    except LookupError as error:
+        return partial(_raise, error.args)
+
+
+def _raise(words: tuple[Any, ...], _: Any) -> None:
+    """Handle an encoding error as where nobody has registered a handler."""
+    raise LookupError(*words)
+
+
+def _registered_with(cls: Any) -> set[Any]:
+    found: set[Any] = _abc._get_dump(cls)[0]
+    return found
+
+
+def _put_subclasses(cls: Any, references: set[Any]) -> None:
+    _abc._reset_registry(cls)
+    for kind in cls.__mro__:
+        if "_abc_impl" in vars(kind):
+            _abc._reset_caches(kind)
+    for each in references:
+        subclass = each()
+        if subclass is not None:
+            _abc._abc_register(cls, subclass)

@@ -1,0 +1,227 @@
+"""Where modules keep what is registered with them: tables that functions add to, and globals.
+
+What a process registers by name (a hook, a back end, a class for a key) is put into a container
+that is an attribute of a module or of a class, or of an object that is one; settings are globals
+that functions assign. Both are known from the functions' code, so that neither constants nor what
+nobody changes need be watched.
+"""
+
+from __future__ import annotations
+
+import dis
+import gc
+import logging
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from functools import cache, partial
+from itertools import chain
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+import torch
+
+CONTAINERS = (OrderedDict, dict, list, set, deque)
+"""Kinds of containers, those that derive from another one first."""
+_SELF_MADE = 1 << 9
+"""The flag of a type that a class statement has made (``Py_TPFLAGS_HEAPTYPE``)."""
+_STORES_GLOBAL = dis.opmap["STORE_GLOBAL"]
+_LOADS_LOCAL = dis.opmap["LOAD_FAST"]
+_STORES_ITEM, _DELETES_ITEM = dis.opmap["STORE_SUBSCR"], dis.opmap["DELETE_SUBSCR"]
+_CHANGING = frozenset(
+    (
+        *("add", "append", "appendleft", "clear", "discard", "extend", "insert", "move_to_end"),
+        *("pop", "popitem", "remove", "setdefault", "sort", "update"),
+    )
+)
+_MACHINERY = frozenset(
+    (
+        *("_collections_abc", "_frozen_importlib", "abc", "accelerate", "asyncio", "concurrent"),
+        *("ctypes", "dis", "encodings", "enum", "gc", "greenlet", "importlib", "inspect"),
+        *("kernbench", "linecache", "mpmath", "multiprocessing", "opcode", "queue", "re", "rich"),
+        *("selectors", "signal", "simpy", "site", "socket", "sre_compile", "ssl", "subprocess"),
+        *("sympy", "sys", "sysconfig", "threading", "tokenize", "torch._library", "torch._ops"),
+        *("torch.library", "torch.utils._python_dispatch", "torch.utils.data._utils.worker"),
+        *("tqdm", "triton", "typing"),
+        *("warnings", "weakref", "zipimport"),
+    )
+)
+"""Packages and modules whose containers and globals are not watched: ranks run by them, they keep
+what they have computed, or their state is kept per process elsewhere (``registered``, for one)."""
+
+
+class Registries(NamedTuple):
+    """What a module has."""
+
+    containers: tuple[Any, ...]
+    names: dict[str, bool]
+    """Globals that its functions assign, and whether to what they are called with: a setting."""
+    dispatching: tuple[Any, ...]
+    """Functions of ``functools.singledispatch``."""
+
+
+def is_machinery(module: str) -> bool:
+    """Return whether nothing in a module is watched."""
+    if module == "multiprocessing.reduction":
+        return False
+    parts = module.split(".")
+    return any(".".join(parts[:count]) in _MACHINERY for count in range(1, len(parts) + 1))
+
+
+@cache
+def registries_of(module: ModuleType) -> Registries:
+    """Return what a module has, as it was when it was imported."""
+    return _Search(module).result()
+
+
+class _Search:
+    def __init__(self, module: ModuleType) -> None:
+        self._name = module.__name__
+        self._space = vars(module)
+        self._met: dict[int, Any] = {}
+        self._assigned: dict[str, bool] = {}
+        self._changed: set[str] = set()
+        """Names in functions that change a container."""
+        self._dispatching: list[Any] = []
+
+    def result(self) -> Registries:
+        values = list(self._space.items())
+        # By type, as objects that load something when they are asked may claim to be of any class.
+        classes: list[Any] = [
+            each
+            for _, each in values
+            if issubclass(type(each), type) and each.__module__ == self._name
+        ]
+        for _, each in values:
+            if type(each) is FunctionType and each.__module__ == self._name:
+                self._look_at(each)
+        for kind in classes:
+            for each in _functions_of(kind):
+                self._look_at(each)
+        spaces = [values, *(list(vars(kind).items()) for kind in classes)]
+        for name, each in chain.from_iterable(spaces):
+            if not name.startswith("__"):
+                if name in self._changed or _has_functions(each):
+                    self._meet(each)
+                self._look_into(each, 2)
+        return Registries(tuple(self._met.values()), self._assigned, tuple(self._dispatching))
+
+    def _look_at(self, function: FunctionType) -> None:
+        if "registry" in function.__dict__ and hasattr(function, "_clear_cache"):
+            self._dispatching.append(function)
+            self._meet(gc.get_referents(function.__dict__["registry"])[0])
+        for code in _codes_in(function):
+            text = code.co_code
+            if _STORES_GLOBAL in text:  # or an operand of that number
+                for name, is_setting in _assigned_by(code):
+                    self._assigned[name] = is_setting or self._assigned.get(name, False)
+            if not _CHANGING.isdisjoint(code.co_names) or _stores_item(text):
+                self._changed.update(code.co_names)
+
+    def _look_into(self, value: Any, depth: int) -> None:
+        """Meet the containers of an object that its methods change, and of objects in it."""
+        kind: Any = type(value)
+        if not depth or not _is_registry(kind):
+            return
+        changed = _changed_by(kind)
+        try:
+            inside = list(object.__getattribute__(value, "__dict__").items())
+        except AttributeError:
+            return
+        for name, each in inside:
+            parts = each if type(each) is tuple else (each,)
+            for part in parts:
+                if name in changed:
+                    self._meet(part)
+                self._look_into(part, depth - 1)
+
+    def _meet(self, value: Any) -> None:
+        # What is referred to weakly goes when it goes, whoever has put it there.
+        kind = kind_of(value)
+        if kind is not None and type(next(kind.__iter__(value), None)) is not weakref.ref:
+            self._met[id(value)] = value
+
+
+def _codes_in(function: Any) -> Iterator[CodeType]:
+    """Yield the code objects of a function, and of those that it wraps."""
+    while type(function) is FunctionType:
+        yield from codes_of(function.__code__)
+        function = function.__dict__.get("__wrapped__")
+
+
+def codes_of(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code object, and those of the functions in it."""
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from codes_of(each)
+
+
+def _stores_item(text: bytes) -> bool:
+    # Every other byte is an operand, which may have the same number.
+    return any(each in text and each in text[::2] for each in (_STORES_ITEM, _DELETES_ITEM))
+
+
+def _assigned_by(code: CodeType) -> Iterator[tuple[str, bool]]:
+    """Yield the globals that a function assigns, and whether to an argument of it."""
+    num_arguments = code.co_argcount + code.co_kwonlyargcount
+    more, text, is_argument = 0, code.co_code, False
+    for operation, number in zip(text[::2], text[1::2], strict=True):
+        number |= more
+        more = number << 8 if operation == dis.EXTENDED_ARG else 0
+        if operation == _STORES_GLOBAL:
+            yield code.co_names[number], is_argument
+        is_argument = operation == _LOADS_LOCAL and number < num_arguments
+
+
+def _functions_of(kind: type) -> Iterator[FunctionType]:
+    for value in list(vars(kind).values()):
+        if type(value) in (classmethod, staticmethod):
+            value = value.__func__
+        elif type(value) is property:
+            value = value.fget
+        if type(value) is FunctionType:
+            yield value
+
+
+@cache
+def _is_registry(kind: Any) -> bool:
+    """Return whether objects of a kind may keep what is registered, and not only a value."""
+    module = getattr(kind, "__module__", "")
+    return bool(
+        kind.__flags__ & _SELF_MADE
+        # Loggers are each process's by ``loggers``.
+        and not issubclass(kind, (type, ModuleType, logging.Filterer, torch.nn.Module))
+        and isinstance(module, str)
+        and not is_machinery(module)
+        and _changed_by(kind)
+    )
+
+
+@cache
+def _changed_by(kind: Any) -> frozenset[str]:
+    """Return the names that methods of a class use where they change a container."""
+    return frozenset(
+        name
+        for base in kind.__mro__
+        if base.__flags__ & _SELF_MADE and not is_machinery(base.__module__)
+        for function in _functions_of(base)
+        for code in _codes_in(function)
+        if not _CHANGING.isdisjoint(code.co_names) or _stores_item(code.co_code)
+        for name in code.co_names
+    )
+
+
+def _has_functions(value: Any) -> bool:
+    """Return whether a table finds functions or classes by their keys."""
+    return issubclass(type(value), dict) and is_function(next(iter(dict.values(value)), None))
+
+
+def kind_of(value: Any) -> Any:
+    """Return the kind of container that a value is, whose own methods load nothing; or None."""
+    return next((each for each in CONTAINERS if issubclass(type(value), each)), None)
+
+
+def is_function(value: Any) -> bool:
+    """Return whether a value is a function, a class, or the like."""
+    return issubclass(type(value), (FunctionType, BuiltinFunctionType, MethodType, type, partial))

@@ -1,0 +1,105 @@
+"""Collectives in the order of a set of strings, which is another in each real process.
+
+Ranks share one hash seed, so that they have one order; processes with seeds of their own reduce
+other tensors on other ranks. Looked for once per line that calls a collective, in the loops of the
+program around it.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator
+from functools import lru_cache
+from types import FrameType
+from typing import Any
+
+from kernbench.clock import frame_of_program
+
+_MOST_FRAMES, _MOST_STEPS = 8, 6
+_KEEPING = frozenset(("enumerate", "frozenset", "iter", "list", "reversed", "set", "tuple", "zip"))
+"""Functions whose result has the order of what they are given, or another order of a set."""
+_Loop = ast.For | ast.AsyncFor | ast.comprehension
+
+
+def unordered_loop(frame: FrameType | None) -> str | None:
+    """Return the line of a loop over a set of strings that calls run in from ``frame`` on, if any.
+
+    ``file:line``; None if there is none.
+    """
+    frame = frame_of_program(frame)
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        file = frame.f_code.co_filename
+        for loop, line, scope in _loops_around(file, frame.f_lineno):
+            if _has_set_of_strings(loop.iter, scope, frame):
+                return f"{file.rpartition('/')[2]}:{line}"
+        frame = frame_of_program(frame.f_back)
+    return None
+
+
+@lru_cache(maxsize=256)
+def _loops_around(file: str, line: int) -> tuple[tuple[_Loop, int, ast.AST], ...]:
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return ()
+    return tuple(_loops(tree, tree, line))
+
+
+def _loops(node: ast.AST, scope: ast.AST, line: int) -> Iterator[tuple[_Loop, int, ast.AST]]:
+    """Yield the loops around a line, with the function or module that each is in."""
+    for each in ast.iter_child_nodes(node):
+        first, last = getattr(each, "lineno", line), getattr(each, "end_lineno", line)
+        if not first <= line <= last:
+            continue
+        if isinstance(each, (ast.For, ast.AsyncFor)) and each.body[0].lineno <= line:
+            yield each, each.lineno, scope
+        for generator in getattr(each, "generators", ()):
+            yield generator, first, scope
+        inner = isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        yield from _loops(each, each if inner else scope, line)
+
+
+def _has_set_of_strings(
+    node: ast.expr, scope: ast.AST, frame: FrameType, depth: int = _MOST_STEPS
+) -> bool:
+    """Return whether what a loop goes over has the order of a set of strings."""
+    if not depth:
+        return False
+    parts: list[ast.expr] = []
+    if isinstance(node, ast.Set):
+        return any(isinstance(each, ast.Constant) and _is_text(each.value) for each in node.elts)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _KEEPING:
+        parts = node.args
+    elif isinstance(node, ast.BinOp):
+        parts = [node.left, node.right]
+    elif isinstance(node, (ast.Name, ast.Attribute)):
+        value = _value_of(node, frame)
+        if isinstance(value, (set, frozenset)):
+            return any(map(_is_text, value))
+        if isinstance(value, (list, tuple)) and isinstance(node, ast.Name):
+            parts = list(_assigned_to(node.id, scope))
+    return any(_has_set_of_strings(each, scope, frame, depth - 1) for each in parts)
+
+
+def _assigned_to(name: str, scope: ast.AST) -> Iterator[ast.expr]:
+    for each in ast.walk(scope):
+        if isinstance(each, ast.Assign) and any(
+            isinstance(target, ast.Name) and target.id == name for target in each.targets
+        ):
+            yield each.value
+
+
+def _value_of(node: ast.expr, frame: FrameType) -> Any:
+    """Return what a name stands for, or an attribute that an object keeps; None if neither."""
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    if isinstance(node, ast.Attribute):
+        return getattr(_value_of(node.value, frame), "__dict__", {}).get(node.attr)
+    return None
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, (str, bytes))

@@ -1,0 +1,129 @@
+"""What a process assigns to shared modules and classes, and registers there, is its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.torch_bridge.running import real, simulated  # noqa: E402
+
+PROGRAM = "assigned_in_parts.py"
+
+
+def seen(folder: Path) -> list[Any]:
+    return [json.loads(each.read_text()) for each in sorted(folder.glob("rank*.json"))]
+
+
+def both(folder: Path, program: str, *args: str, nprocs: int) -> tuple[list[Any], list[Any]]:
+    """Return what simulated processes have seen, and what real ones have."""
+    folders = [folder / "ours", folder / "theirs"]
+    for each in folders:
+        each.mkdir()
+    name, *rest = args or ("",)
+    ours, theirs = ([name, str(each), *rest] if name else [str(each)] for each in folders)
+    real(program, *theirs, nprocs=nprocs)
+    simulated(program, *ours, nprocs=nprocs)
+    return seen(folders[0]), seen(folders[1])
+
+
+def state() -> dict[str, Any]:
+    """Return some of what the kinds of ``assigned.py`` change."""
+    import abc
+    import builtins
+    import copyreg
+    import decimal
+    import logging
+    import socket
+    import types
+
+    import torch.nn.functional as functional
+    from torch.optim.optimizer import _global_optimizer_post_hooks
+    from torch.utils import _pytree as pytree
+    from torch.utils.data import IterDataPipe
+
+    return {
+        "function": functional.gelu,
+        "method": torch.nn.Linear.forward,
+        "new": hasattr(torch, "kb_of_rank"),
+        "new builtin": hasattr(builtins, "kb_say"),
+        "pipes": list(IterDataPipe.functions),
+        "trees": decimal.Context in pytree.SUPPORTED_NODES,
+        "hooks": list(_global_optimizer_post_hooks),
+        "copies": types.SimpleNamespace in copyreg.dispatch_table,
+        "levels": dict(vars(logging)["_levelToName"]),
+        "timeout": socket.getdefaulttimeout(),
+        "recursion": sys.getrecursionlimit(),
+        "module": "kb_not_installed" in sys.modules,
+        "writes": [vars(each).get("__setattr__") for each in (type(sys), type, abc.ABCMeta)],
+    }
+
+
+@pytest.mark.adr("0226-D1")
+@pytest.mark.adr("0226-D2")
+@pytest.mark.adr("0226-D3")
+def test_each_kind_of_state_is_a_ranks_own_as_in_real_processes_and_gone_afterwards(
+    tmp_path: Path,
+) -> None:
+    before = state()
+    ours, theirs = both(tmp_path, "assigned.py", nprocs=2)
+    assert len(theirs[0]) >= 80
+    assert not [each for each in theirs[0].values() if "Error" in str(each)]
+    for rank in range(2):
+        differing = {k: (ours[rank][k], v) for k, v in theirs[rank].items() if ours[rank][k] != v}
+        assert not differing
+    assert theirs[0] != theirs[1]
+    assert state() == before
+
+
+@pytest.mark.adr("0226-D4")
+def test_a_library_that_all_share_takes_nothing_of_the_rank_that_imports_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site-packages" / "a_taking_library"
+    package.mkdir(parents=True)
+    # Which makes it a package that all ranks share.
+    (package / f"_native{EXTENSION_SUFFIXES[0]}").touch()
+    (package / "__init__.py").write_text(
+        "from torch.nn.functional import relu\nimport numpy as np\nkind = np.float_of_old\n"
+    )
+    monkeypatch.syspath_prepend(str(package.parent))
+    try:
+        simulated(PROGRAM, "library_that_takes_a_function", tmp_path, nprocs=2)
+    finally:
+        sys.modules.pop("a_taking_library")
+    assert seen(tmp_path) == [[1.0, "float", 100.0], [1.0, "float", 101.0]]
+
+
+@pytest.mark.adr("0226-D5")
+def test_what_runs_ranks_calls_none_of_their_functions(tmp_path: Path) -> None:
+    simulated(PROGRAM, "functions_that_the_simulation_calls", tmp_path, nprocs=2)
+    assert seen(tmp_path) == [[True], [True]]
+
+
+def test_workers_begin_with_what_their_parent_has_and_keep_their_own(tmp_path: Path) -> None:
+    ours, theirs = both(tmp_path, PROGRAM, "workers_of_a_loader", nprocs=1)
+    assert ours == theirs == [[[[[6, 20], [6, 20]], [[6, 21], [6, 21]]], False, 5]]
+
+
+def test_spawned_processes_begin_without_what_their_parent_has(tmp_path: Path) -> None:
+    simulated(PROGRAM, "spawned_ones_begin_anew", tmp_path)
+    assert seen(tmp_path) == [[False, True, True]] * 2
+
+
+def test_assignments_that_fail_do_so_in_pythons_words(capfd: pytest.CaptureFixture[str]) -> None:
+    simulated(PROGRAM, "several_errors", nprocs=2)
+    words = [
+        "TypeError: cannot set 'kb' attribute of immutable type 'int'",
+        "AttributeError: 'module' object has no attribute 'kb'",
+        "AttributeError: type object 'Dataset' has no attribute 'kb'",
+        "AttributeError: readonly attribute",
+    ]
+    printed = capfd.readouterr().out.splitlines()
+    assert sorted(printed) == sorted(2 * words)

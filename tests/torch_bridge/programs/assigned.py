@@ -1,0 +1,904 @@
+"""Kinds of state of shared modules that a rank sets, each a generator: sets, yields, says what is.
+
+python assigned.py FOLDER [KIND...]
+
+Between the two halves all ranks have set theirs. What a kind returns is compared with real
+processes, so that it says what it finds, whatever that is.
+"""
+
+import abc
+import builtins
+import calendar
+import codecs
+import collections.abc
+import copy
+import copyreg
+import csv
+import decimal
+import functools
+import json
+import locale
+import logging
+import math
+import mimetypes
+import os
+import pickle
+import pkgutil
+import pprint
+import random
+import shutil
+import socket
+import string
+import sys
+import tempfile
+import textwrap
+import time
+import types
+import unittest.mock
+import urllib.parse
+import urllib.request
+import uuid
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+import torch.utils._pytree as pytree
+import torch.utils.checkpoint
+import torch.utils.data
+import torch.utils.hooks
+from torch import nn
+from torch._dynamo import register_backend
+from torch._dynamo.backends import registry
+from torch.distributions import Normal, constraints, kl
+from torch.distributions.constraint_registry import biject_to
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
+from torch.utils.data._utils import collate
+
+KINDS: dict[str, Any] = {}
+
+
+def kind(function):
+    KINDS[function.__name__] = function
+    return function
+
+
+class Own:
+    """One of the program's classes."""
+
+
+# Attributes of modules.
+
+
+@kind
+def a_wrapped_collective(rank):
+    plain = dist.all_reduce
+
+    def averaged(tensor, *args, **kwargs):
+        plain(tensor, *args, **kwargs)
+        tensor.div_(dist.get_world_size())
+
+    dist.all_reduce = averaged
+    yield
+    assert dist.all_reduce is averaged
+    dist.all_reduce = plain
+    return [averaged.__closure__[0].cell_contents.__module__]
+
+
+@kind
+def a_function_of_nn(rank):
+    plain = F.gelu
+    F.gelu = lambda x: plain(x) * (rank + 1)
+    yield
+    return F.gelu(torch.ones(1)).item()
+
+
+@kind
+def what_others_hold_of_it(rank):
+    plain = F.softplus
+    F.softplus = lambda x, *rest: torch.full((), float(rank))
+    yield
+    return [plain(torch.zeros(1)).item(), nn.Softplus()(torch.zeros(1)).item()]
+
+
+@kind
+def an_initialization(rank):
+    nn.init.normal_ = lambda tensor, *rest: nn.init.constant_(tensor, rank + 1)
+    yield
+    return nn.Embedding(2, 2).weight.sum().item()
+
+
+@kind
+def a_new_attribute_of_torch(rank):
+    torch.kb_of_rank = rank
+    yield
+    torch.kb_of_rank += 10
+    return torch.kb_of_rank
+
+
+@kind
+def an_attribute_of_one_rank(rank):
+    if rank == 0:
+        torch.kb_only_here = True
+    yield
+    return hasattr(torch, "kb_only_here")
+
+
+@kind
+def a_deleted_attribute(rank):
+    if rank == 0:
+        del calendar.EPOCH
+    yield
+    return hasattr(calendar, "EPOCH")
+
+
+@kind
+def deleted_and_set_again(rank):
+    before = textwrap.dedent
+    del textwrap.dedent
+    if rank == 1:
+        textwrap.dedent = before
+    yield
+    return hasattr(textwrap, "dedent")
+
+
+@kind
+def a_builtin(rank):
+    seen, plain = [], builtins.print
+    builtins.print = lambda *args, **kwargs: seen.append(rank)
+    yield
+    print("to nobody")
+    builtins.print = plain
+    return seen
+
+
+@kind
+def a_new_builtin(rank):
+    builtins.kb_say = lambda: f"rank {rank}"
+    yield
+    return kb_say()  # noqa: F821
+
+
+@kind
+def the_clock(rank):
+    plain = time.perf_counter
+    time.perf_counter = lambda: -1.0 - rank
+    yield
+    now = time.perf_counter()
+    time.perf_counter = plain
+    return now
+
+
+@kind
+def a_function_of_c(rank):
+    math.sqrt, plain = (lambda x: x + rank), math.sqrt
+    yield
+    return [math.sqrt(4), plain(4)]
+
+
+@kind
+def a_function_of_torch_in_c(rank):
+    plain = torch.sigmoid
+    torch.sigmoid = lambda x: plain(x).sub(rank)
+    yield
+    return [torch.sigmoid(torch.zeros(1)).item(), torch.zeros(1).sigmoid().item()]
+
+
+@kind
+def a_function_of_numpy(rank):
+    np.zeros = lambda *args, **kwargs: np.full(args[0], rank + 5)
+    yield
+    return int(np.zeros(2).sum())
+
+
+@kind
+def an_alias_for_old_programs(rank):
+    np.float_of_old = float if rank == 0 else np.float32
+    yield
+    return np.float_of_old.__name__
+
+
+@kind
+def a_dictionary_of_a_module(rank):
+    vars(string)["kb_digits"] = string.digits[: rank + 1]
+    yield
+    return string.kb_digits
+
+
+@kind
+def settings_by_setattr(rank):
+    setattr(pprint, "kb_width", rank)  # noqa: B010
+    yield
+    return getattr(pprint, "kb_width")  # noqa: B009
+
+
+@kind
+def a_submodule_in_its_place(rank):
+    fake = types.ModuleType("kb_fake")
+    fake.who = rank
+    torch.kb_fake = fake
+    yield
+    return torch.kb_fake.who
+
+
+@kind
+def sys_hooks(rank):
+    sys.displayhook = functools.partial(max, rank)
+    yield
+    found = sys.displayhook.args[0]
+    sys.displayhook = sys.__displayhook__
+    return found
+
+
+@kind
+def patched_by_mock(rank):
+    with unittest.mock.patch("shutil.which", lambda name: f"{name} of {rank}"):
+        yield
+        return shutil.which("sh")
+
+
+@kind
+def patched_for_a_while(rank):
+    patcher = unittest.mock.patch.object(nn.ReLU, "forward", lambda self, x: x.sub(rank))
+    patcher.start()
+    yield
+    inside = nn.ReLU()(torch.ones(1)).item()
+    patcher.stop()
+    return [inside, nn.ReLU()(torch.full((1,), -1.0)).item()]
+
+
+@kind
+def all_that_mock_patches(rank):
+    unittest.mock.patch.object(os.path, "islink", return_value=rank).start()
+    yield
+    if rank == 0:
+        unittest.mock.patch.stopall()
+    return os.path.islink("/")  # noqa: PTH114
+
+
+# Attributes of classes.
+
+
+@kind
+def a_method(rank):
+    plain = nn.Linear.forward
+    nn.Linear.forward = lambda self, x: plain(self, x).mul(0).sub(rank)
+    yield
+    return nn.Linear(2, 1)(torch.ones(1, 2)).item()
+
+
+@kind
+def a_method_in_place_of_an_inherited_one(rank):
+    nn.Sequential.extra_repr = lambda self: f"of rank {rank}"
+    yield
+    return repr(nn.Sequential())
+
+
+@kind
+def a_constant_of_a_class(rank):
+    nn.BatchNorm1d.kb_limit = rank
+    yield
+    return nn.BatchNorm1d.kb_limit
+
+
+@kind
+def a_property_of_tensors(rank):
+    torch.Tensor.kb_rank = property(lambda self: self.sum().item() + rank)
+    yield
+    return torch.ones(2).kb_rank
+
+
+@kind
+def a_method_of_tensors(rank):
+    plain = torch.Tensor.__add__
+    torch.Tensor.__add__ = lambda self, other: plain(self, other).sub(rank)
+    yield
+    found = (torch.ones(1) + 1).item()
+    torch.Tensor.__add__ = plain
+    return found
+
+
+@kind
+def a_method_of_optimizers(rank):
+    plain = torch.optim.SGD.step
+    torch.optim.SGD.step = lambda self, closure=None: [plain(self, closure), rank][1]
+    yield
+    parameter = nn.Parameter(torch.ones(1))
+    return torch.optim.SGD([parameter], lr=0.1).step()
+
+
+@kind
+def a_static_method(rank):
+    Normal.kb_make = staticmethod(lambda: rank)
+    yield
+    return Normal.kb_make()
+
+
+@kind
+def an_encoder_of_json(rank):
+    json.JSONEncoder.default = lambda self, value: f"{type(value).__name__} of {rank}"
+    yield
+    return json.dumps([Own()])
+
+
+@kind
+def an_enumeration(rank):
+    uuid.SafeUUID.kb_alias = rank
+    yield
+    return uuid.SafeUUID.kb_alias
+
+
+@kind
+def a_function_of_autograd(rank):
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * (rank + 2)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * (rank + 2)
+
+    F.kb_doubled = Doubled.apply
+    yield
+    x = torch.ones(1, requires_grad=True)
+    F.kb_doubled(x).backward()
+    return x.grad.item()
+
+
+@kind
+def in_a_backward_pass(rank):
+    seen, plain = [], torch.Tensor.kb_note if hasattr(torch.Tensor, "kb_note") else None
+    torch.Tensor.kb_note = lambda self: seen.append(rank)
+    yield
+    x = torch.ones(1, requires_grad=True)
+    x.register_hook(lambda grad: grad.kb_note())
+    (x * 2).backward()
+    return [seen, plain is None]
+
+
+@kind
+def in_a_thread(rank):
+    import threading
+
+    F.kb_in_thread = lambda: rank
+    yield
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(F.kb_in_thread()))
+    thread.start()
+    thread.join()
+    return seen
+
+
+@kind
+def an_abstract_class(rank):
+    if rank == 0:
+        collections.abc.Sized.register(Own)
+        collections.abc.Awaitable.register(torch.Size)
+    yield
+    own = isinstance(Own(), collections.abc.Sized)
+    return [own, issubclass(torch.Size, collections.abc.Awaitable)]
+
+
+class Shape(abc.ABC):  # noqa: B024 - what it has is registered
+    """An abstract class of the program."""
+
+
+@kind
+def an_abstract_class_of_its_own(rank):
+    if rank == 0:
+        Shape.register(torch.Size)
+    yield
+    return issubclass(torch.Size, Shape)
+
+
+# What is registered by name, type or function.
+
+
+@kind
+def an_iterable_data_pipe(rank):
+    @functional_datapipe("kb_batches")
+    class Batches(IterDataPipe):
+        def __init__(self, source):
+            self.source = source
+
+        def __iter__(self):
+            yield rank
+
+    yield
+    return list(torch.utils.data.datapipes.iter.IterableWrapper([5]).kb_batches())
+
+
+@kind
+def a_map_data_pipe(rank):
+    @functional_datapipe("kb_mapped")
+    class Mapped(MapDataPipe):
+        def __init__(self, source):
+            self.source = source
+
+        def __len__(self):
+            return rank + 1
+
+    yield
+    return len(torch.utils.data.datapipes.map.SequenceWrapper([5]).kb_mapped())
+
+
+@kind
+def a_compiler(rank):
+    @register_backend(name="kb_backend")
+    def backend(graph, example_inputs):
+        return graph.forward
+
+    yield
+    return registry.lookup_backend("kb_backend") is backend
+
+
+@kind
+def optimizer_hooks(rank):
+    seen = []
+    hook = register_optimizer_step_post_hook(lambda *args: seen.append(rank))
+    yield
+    parameter = nn.Parameter(torch.ones(1))
+    parameter.grad = torch.ones(1)
+    torch.optim.AdamW([parameter], lr=0.1).step()
+    hook.remove()
+    torch.optim.AdamW([parameter], lr=0.1).step()
+    return seen
+
+
+@kind
+def hooks_of_all_modules(rank):
+    seen = []
+    hook = nn.modules.module.register_module_forward_hook(lambda *args: seen.append(rank))
+    nn.modules.module.register_module_parameter_registration_hook(lambda *args: seen.append("p"))
+    yield
+    nn.Identity()(torch.ones(1))
+    nn.Linear(1, 1)
+    hook.remove()
+    nn.modules.module._global_parameter_registration_hooks.clear()
+    nn.Identity()(torch.ones(1))
+    return seen
+
+
+@kind
+def a_tree(rank):
+    class Pair:
+        def __init__(self, values):
+            self.values = values
+
+    name = "kb.Pair"
+    pytree.register_pytree_node(
+        Pair,
+        lambda pair: (pair.values, rank),
+        lambda values, context: Pair(values),
+        serialized_type_name=name,
+    )
+    yield
+    return str(pytree.tree_flatten(Pair([1, 2]))[1]).count(str(rank)) > 0
+
+
+@kind
+def a_tree_of_a_shared_class(rank):
+    pytree.register_pytree_node(decimal.Context, lambda c: ([rank], None), lambda v, c: v)
+    yield
+    return pytree.tree_leaves(decimal.Context())
+
+
+@kind
+def safe_globals(rank):
+    if rank == 0:
+        torch.serialization.add_safe_globals([Own, decimal.Context])
+    yield
+    return len(torch.serialization.get_safe_globals())
+
+
+@kind
+def a_package_of_serialization(rank):
+    count = len(torch.serialization._package_registry)
+    torch.serialization.register_package(rank, lambda storage: None, lambda storage, where: None)
+    yield
+    return len(torch.serialization._package_registry) - count
+
+
+@kind
+def a_distance_of_distributions(rank):
+    @kl.register_kl(Normal, Normal)
+    def mine(p, q):
+        return torch.full((), float(rank))
+
+    yield
+    return kl.kl_divergence(Normal(0, 1), Normal(1, 2)).item()
+
+
+@kind
+def a_constraint(rank):
+    biject_to.register(constraints.simplex, lambda constraint: rank)
+    yield
+    return biject_to(constraints.simplex)
+
+
+@kind
+def a_backend_of_groups(rank):
+    dist.Backend.register_backend("kb_mine", lambda *args: None, devices=["cpu"])
+    yield
+    return [hasattr(dist.Backend, "KB_MINE"), "kb_mine" in dist.Backend.backend_list]
+
+
+@kind
+def how_things_are_copied(rank):
+    as_number: Any = lambda value: (int, (rank + 40,))  # noqa: E731 - mypy knows what it replaces
+    copyreg.pickle(types.SimpleNamespace, as_number)
+    yield
+    return [pickle.loads(pickle.dumps(types.SimpleNamespace())), copy.copy(types.SimpleNamespace())]
+
+
+@kind
+def a_function_by_type(rank):
+    json_of.register(int, lambda value: f"int of {rank}")
+    shared_dispatch = functools.singledispatch(lambda value: "any")
+    textwrap.kb_dispatch = shared_dispatch
+    textwrap.kb_dispatch.register(int, lambda value: rank)
+    pkgutil.iter_importer_modules.register(int, lambda *args: [("of", rank)])
+    yield
+    return [json_of(3), textwrap.kb_dispatch(3), list(pkgutil.iter_importer_modules(3))]
+
+
+@functools.singledispatch
+def json_of(value):
+    return "any"
+
+
+@kind
+def a_codec(rank):
+    def search(name):
+        if name != "kb_codec":
+            return None
+        return codecs.CodecInfo(
+            lambda text: (bytes([rank]), 1), lambda data: (str(rank), 1), name=name
+        )
+
+    codecs.register(search)
+    yield
+    return ["x".encode("kb_codec")[0], b"x".decode("kb_codec")]
+
+
+@kind
+def handling_of_what_cannot_be_encoded(rank):
+    codecs.register_error("kb_errors", lambda error: (f"<{rank}>", error.end))
+    yield
+    return "\u20ac".encode("ascii", "kb_errors").decode()
+
+
+@kind
+def a_dialect_of_csv(rank):
+    csv.register_dialect("kb_dialect", delimiter=";" if rank else "|")
+    yield
+    return next(csv.reader(["a;b|c"], "kb_dialect"))
+
+
+@kind
+def a_media_type(rank):
+    mimetypes.add_type(f"kb/rank{rank}", ".kb")
+    yield
+    return mimetypes.guess_type("x.kb")[0]
+
+
+@kind
+def an_archive(rank):
+    shutil.register_archive_format("kb_archive", lambda *args, **kwargs: str(rank), (), "mine")
+    yield
+    return [each[0] for each in shutil.get_archive_formats()].count("kb_archive")
+
+
+@kind
+def a_scheme_of_addresses(rank):
+    urllib.parse.uses_netloc.append(f"kb{rank}")
+    yield
+    return [urllib.parse.urljoin(f"kb{each}://host/a", "//other/b") for each in range(2)]
+
+
+@kind
+def an_opener(rank):
+    urllib.request.install_opener(urllib.request.OpenerDirector())
+    urllib.request._opener.who = rank
+    yield
+    return urllib.request._opener.who
+
+
+@kind
+def a_name_of_a_level(rank):
+    logging.addLevelName(35, f"LEVEL{rank}")
+    yield
+    return logging.getLevelName(35)
+
+
+@kind
+def a_class_of_loggers(rank):
+    class Mine(logging.Logger):
+        who = rank
+
+    if rank == 0:
+        logging.setLoggerClass(Mine)
+    yield
+    made = logging.getLoggerClass().__name__
+    logging.setLoggerClass(logging.Logger)
+    return made
+
+
+@kind
+def a_factory_of_records(rank):
+    plain = logging.getLogRecordFactory()
+
+    def make(*args, **kwargs):
+        record = plain(*args, **kwargs)
+        record.rank = rank
+        return record
+
+    logging.setLogRecordFactory(make)
+    yield
+    found = logging.getLogger("kb").makeRecord("kb", 20, "x", 1, "y", (), None).rank
+    logging.setLogRecordFactory(plain)
+    return found
+
+
+@kind
+def levels_of_loggers(rank):
+    logging.getLogger("kb.levels").setLevel(10 * (rank + 1))
+    yield
+    return logging.getLogger("kb.levels").level
+
+
+@kind
+def filters_of_warnings(rank):
+    if rank == 0:
+        warnings.filterwarnings("error", category=ImportWarning)
+    yield
+    return sum(each[0] == "error" and each[2] is ImportWarning for each in warnings.filters)
+
+
+@kind
+def how_warnings_are_shown(rank):
+    seen, plain = [], warnings.showwarning
+    warnings.showwarning = lambda *args, **kwargs: seen.append(rank)
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("to nobody", stacklevel=1)
+    warnings.showwarning = plain
+    return seen
+
+
+# Settings.
+
+
+@kind
+def the_folder_of_the_hub(rank):
+    torch.hub.set_dir(f"/kb/hub{rank}")
+    yield
+    return torch.hub.get_dir()
+
+
+@kind
+def the_folder_of_temporary_files(rank):
+    tempfile.tempdir = f"/kb/tmp{rank}"
+    yield
+    found = tempfile.gettempdir()
+    tempfile.tempdir = None
+    return found
+
+
+@kind
+def sharing_of_tensors(rank):
+    if rank == 0:
+        torch.multiprocessing.set_sharing_strategy("file_system")
+    yield
+    return torch.multiprocessing.get_sharing_strategy()
+
+
+@kind
+def early_stops_of_checkpoints(rank):
+    with torch.utils.checkpoint.set_checkpoint_early_stop(rank == 0):
+        yield
+        inside = torch.utils.checkpoint._enable_checkpoint_early_stop
+    return [inside, torch.utils.checkpoint._enable_checkpoint_early_stop]
+
+
+@kind
+def how_parameters_are_converted(rank):
+    torch.__future__.set_overwrite_module_params_on_conversion(rank == 1)
+    yield
+    found = torch.__future__.get_overwrite_module_params_on_conversion()
+    torch.__future__.set_overwrite_module_params_on_conversion(False)
+    return found
+
+
+@kind
+def printing_of_tensors(rank):
+    torch.set_printoptions(precision=rank + 1)
+    yield
+    return repr(torch.tensor([1.23456]))
+
+
+@kind
+def printing_of_arrays(rank):
+    np.set_printoptions(precision=rank + 1)
+    yield
+    return repr(np.array([1.23456]))
+
+
+@kind
+def errors_of_arrays(rank):
+    np.seterr(divide="raise" if rank else "ignore")
+    yield
+    return np.geterr()["divide"]
+
+
+@kind
+def the_default_dtype(rank):
+    torch.set_default_dtype(torch.float64 if rank else torch.float32)
+    yield
+    found = str(torch.ones(1).dtype)
+    torch.set_default_dtype(torch.float32)
+    return found
+
+
+@kind
+def precision_of_decimals(rank):
+    decimal.getcontext().prec = rank + 3
+    yield
+    return str(decimal.Decimal(1) / 3)
+
+
+@kind
+def settings_of_the_compiler(rank):
+    torch._dynamo.config.cache_size_limit = rank + 20
+    yield
+    return torch._dynamo.config.cache_size_limit
+
+
+@kind
+def timeouts_of_sockets(rank):
+    socket.setdefaulttimeout(rank + 1.5)
+    yield
+    found = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(None)
+    return found
+
+
+@kind
+def the_depth_of_recursion(rank):
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(before + 100 * (rank + 1))
+    yield
+    found = sys.getrecursionlimit() - before
+    sys.setrecursionlimit(before)
+    return found
+
+
+@kind
+def limits_of_fields(rank):
+    csv.field_size_limit(1000 + rank)
+    yield
+    return csv.field_size_limit()
+
+
+@kind
+def a_table_of_collation(rank):
+    collate.default_collate_fn_map[complex] = lambda batch, **kwargs: rank
+    yield
+    return collate.default_collate([1j])
+
+
+@kind
+def a_module_in_place_of_another(rank):
+    fake = types.ModuleType("colorsys")
+    fake.who = rank
+    sys.modules["colorsys"] = fake
+    yield
+    import colorsys
+
+    return colorsys.who
+
+
+@kind
+def a_class_of_a_module(rank):
+    class Asking(types.ModuleType):
+        @property
+        def kb_asked(self):
+            return rank
+
+    uuid.__class__ = Asking
+    yield
+    return uuid.kb_asked
+
+
+@kind
+def importing(rank):
+    seen, plain = [], builtins.__import__
+
+    def counted(*args, **kwargs):
+        seen.append(rank)
+        return plain(*args, **kwargs)
+
+    builtins.__import__ = counted
+    yield
+    import string  # noqa: F401
+
+    builtins.__import__ = plain
+    return sorted(set(seen))
+
+
+@kind
+def an_object_of_a_module(rank):
+    torch.ops.kb_attribute = rank
+    yield
+    return torch.ops.kb_attribute
+
+
+@kind
+def the_locale(rank):
+    if rank == 0:
+        locale.setlocale(locale.LC_NUMERIC, "C.UTF-8")
+    yield
+    return locale.setlocale(locale.LC_NUMERIC)
+
+
+@kind
+def environment(rank):
+    os.environ["KB_MINE"] = str(rank)
+    yield
+    return os.environ["KB_MINE"]
+
+
+@kind
+def random_numbers(rank):
+    random.seed(rank)
+    np.random.seed(rank)
+    torch.manual_seed(rank)
+    yield
+    return [random.random(), np.random.rand(), torch.rand(1).item()]
+
+
+@kind
+def modules_that_are_put_in_place(rank):
+    fake = types.ModuleType("kb_not_installed")
+    fake.who = rank
+    sys.modules["kb_not_installed"] = fake
+    yield
+    import kb_not_installed
+
+    return kb_not_installed.who
+
+
+def main(folder, *names):
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    chosen = {name: KINDS[name](rank) for name in names or KINDS}
+    seen = {}
+
+    def go_on(name):
+        try:
+            next(chosen[name])
+            return
+        except StopIteration as end:
+            seen[name] = end.value
+        except Exception as error:
+            seen[name] = f"{type(error).__name__}: {error}"
+
+    for name in chosen:
+        go_on(name)
+    dist.barrier()
+    for turn in range(dist.get_world_size()):
+        for name in chosen:
+            if turn == rank and name not in seen:
+                go_on(name)
+        dist.barrier()
+    Path(folder, f"rank{rank}.json").write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
