@@ -41,6 +41,24 @@ def remarks_of(session: Session) -> list[str]:
             f"of all ranks' time, {session.compiled_ps / 1e12:.1f} s are compiling, as "
             "host.compile_share asks: it was measured here, and the next run takes another time"
         )
+    lines += [*_of_what_ran_instead(session), *_of_processes(session)]
+    left_out = set[str]().union(*(each.left_out for each in session.memories.settings.values()))
+    if left_out:
+        lines.append(
+            "of what PYTORCH_ALLOC_CONF asks, not modeled, so that memory is assigned as without: "
+            f"{', '.join(sorted(left_out))}"
+        )
+    devices, machine = session.num_devices, session.run.machine
+    if devices < machine.sips_per_host:
+        lines.append(
+            f"machine {machine.name} has {machine.num_sips} devices, of which the program sees the "
+            f"{devices} that PyTorch can number"
+        )
+    return lines
+
+
+def _of_what_ran_instead(session: Session) -> list[str]:
+    lines = []
     if session.lacks_shared_memory:
         lines.append(
             "torch.compile was asked for collectives in symmetric memory, as async tensor "
@@ -67,6 +85,12 @@ def remarks_of(session: Session) -> list[str]:
             "stand-ins of kernbench's ran for packages that are not installed, computed by "
             f"definition and timed as their kernels: {', '.join(sorted(session.stand_ins))}"
         )
+    return lines
+
+
+def _of_processes(session: Session) -> list[str]:
+    """Return lines about what processes would have that ranks have not."""
+    lines = []
     if session.by_sets:
         where = ", ".join(session.by_sets)
         lines.append(
@@ -86,18 +110,6 @@ def remarks_of(session: Session) -> list[str]:
             f"of the simulation, without its devices and in no simulated time: "
             f"{', '.join(session.outside)}; ranks are started by --nproc-per-node or "
             "torch.multiprocessing, and workers by multiprocessing"
-        )
-    left_out = set[str]().union(*(each.left_out for each in session.memories.settings.values()))
-    if left_out:
-        lines.append(
-            "of what PYTORCH_ALLOC_CONF asks, not modeled, so that memory is assigned as without: "
-            f"{', '.join(sorted(left_out))}"
-        )
-    devices, machine = session.num_devices, session.run.machine
-    if devices < machine.sips_per_host:
-        lines.append(
-            f"machine {machine.name} has {machine.num_sips} devices, of which the program sees the "
-            f"{devices} that PyTorch can number"
         )
     return lines
 
