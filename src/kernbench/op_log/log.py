@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
 Column = npt.NDArray[Any]
 Kind = Literal["kernel", "collective", "copy", "fill"]
+HostKind = Literal[
+    "launch", "capture", "wait", "read", "python", "dispatch", "allocate", "interruption",
+    "restart", "storage",
+]  # fmt: skip
+KINDS, HOST_KINDS = get_args(Kind), get_args(HostKind)
 Site = tuple[str, int]
 """A file and a line of the program; the file is empty where they are not known."""
 Each = int | tuple[int, ...]
@@ -196,10 +201,7 @@ class HostSpan:
     """
 
     rank: int
-    kind: Literal[
-        "launch", "capture", "wait", "read", "python", "dispatch", "allocate", "interruption",
-        "restart", "storage",
-    ]  # fmt: skip
+    kind: HostKind
     label: str
     start_ps: int
     end_ps: int
@@ -224,6 +226,8 @@ class OpLog:
     """
 
     def __init__(self) -> None:
+        self.path = ""
+        """The file that it was read from; empty where its run was of this process."""
         self.plain_instances: list[Any] = []
         """Nine values for commands in a row: lists of launches, templates, starts and ends behind
         the number of the first, ranks, SIPs and stream that they have in common, and what the first

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kernbench.cli.sweeps.points import Point, Settings, SweptBench, distinct
 from kernbench.errors import UsageError
+from kernbench.inputs import MOST_YAML_BYTES, parse_yaml, read_text
 
 MOST_POINTS = 1_000_000
 
@@ -149,7 +149,7 @@ def parse_memory(text: str | None) -> float | None:
                 found = float(text[: -len(unit)]) * factor
             except ValueError:
                 break
-            if found > 0:
+            if 0 < found < float("inf"):
                 return found
     raise UsageError(f"--memory must be like 2GB or 512MB, but got {text!r}")
 
@@ -170,7 +170,7 @@ class _StudyFile(BaseModel):
     """Keys of the machine that differ for all points."""
     grid: dict[str, list[Any]] = {}
     points: list[dict[str, Any]] = []
-    timeout: float | None = Field(default=None, gt=0)
+    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     memory: str | None = None
 
 
@@ -186,11 +186,10 @@ def load_study(path: Path) -> Study:
         UsageError: It cannot be read, or is no study; names the key.
     """
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = read_text(path, MOST_YAML_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    data = parse_yaml(text, str(path))
     try:
         found = _StudyFile.model_validate(data)
     except ValidationError as error:

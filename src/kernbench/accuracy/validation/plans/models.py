@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kernbench.errors import UnknownNameError, UsageError, nearest
+from kernbench.inputs import MOST_JSON_BYTES, parse_json, read_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,11 +156,11 @@ def model_of(given: str) -> ModelShape:
         path /= "config.json"
     if path.suffix == ".json":
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            text = read_text(path, MOST_JSON_BYTES)
+        except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise UsageError(f"{path}: no config.json that can be read: {why}") from None
-        return _of_config(found, path)
+        return _of_config(parse_json(text, str(path)), path)
     if given not in KNOWN:
         raise UnknownNameError(
             f"unknown model {given!r} (or name a config.json): {nearest(given, KNOWN)}"
