@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from tests.saved.damaging import Parts, commands, complaint, parts_of, table_bytes, write
 
 MOST_MB, MOST_S = 500, 10
-MANY = 60_000_000
+MANY = 20_000_000
 Writer = Callable[[Path, Parts], None]
 BOMBS: dict[str, Writer] = {}
 
@@ -212,9 +212,21 @@ def ranks_and_sips(parts: Parts) -> Parts:
 
 @_bomb
 def as_many_ranks_as_a_machine_has(parts: Parts) -> Parts:
-    return _about(
-        _about(parts, "report", "ranks", value=65_536), "machine", "num_sips", value=65_536
-    )
+    """Of them the same ones have run as before."""
+    return _with_ranks(parts, 65_536)
+
+
+@_bomb
+def many_ranks(parts: Parts) -> Parts:
+    return _with_ranks(parts, 16_384)
+
+
+def _with_ranks(parts: Parts, count: int) -> Parts:
+    ran = len(json.loads(parts["run.json"])["report"]["per_rank"])
+    more = _about(parts, "running", value=list(range(ran)))
+    for path in (("report", "ranks"), ("machine", "num_sips")):
+        more = _about(more, *path, value=count)
+    return more
 
 
 @_bomb

@@ -17,6 +17,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -272,18 +273,25 @@ def complaints(
     return found
 
 
+def in_share(seed: int, share: int, number: int) -> bool:
+    """Return whether a command reads a run, by its number and the seed of the damage."""
+    return number % share == seed % share
+
+
 def main() -> int:
     """Damage the runs that are named, and return how many findings there are, at most 1."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--share", type=int, default=1, help="one in so many commands reads each")
     given = parser.parse_args()
     number = 0
     for path in [each.resolve() for each in given.runs]:
         for seed in range(given.first, given.first + given.count):
             with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-                for each in complaints(path, seed, Path(folder)):
+                share = partial(in_share, seed, given.share)
+                for each in complaints(path, seed, Path(folder), share):
                     number += 1
                     print(each, flush=True)
     print(f"{given.count * len(given.runs):,} damaged runs, {number} findings")

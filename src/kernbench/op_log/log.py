@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import Engine
+from kernbench.errors import InternalError, UsageError
 from kernbench.memory import AllocationLog
 from kernbench.op_log.energy import Energy
 from kernbench.op_log.uncollected import uncollected
@@ -306,6 +307,14 @@ class OpLog:
         a launch id: negative numbers are collectives in the order in which they started.
         """
         return self.collectives[-after - 1] if after < 0 else after
+
+    def about(self, text: str) -> str:
+        """Return what is said of this log, behind the file that it was read from."""
+        return f"{self.path}: {text}" if self.path else text
+
+    def contradiction(self, text: str) -> Exception:
+        """Return the error for a log that cannot be: its file is damaged, or it is our mistake."""
+        return UsageError(f"{self.path} is damaged: {text}") if self.path else InternalError(text)
 
     def append(self, instance: Instance) -> None:
         self.instances.append(instance)

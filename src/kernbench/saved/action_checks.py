@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,9 @@ from kernbench.saved.layout import ACTIONS, DESCRIBED, MEMORY_EVENTS, MOST
 from kernbench.saved.opened import RunFile
 
 Numbers = npt.NDArray[Any]
+Grid = tuple[int, ...]
+_PROGRAM_BYTES = 64
+"""What a program of a kernel takes while its grid is planned, about."""
 
 
 def counts_of(described: Mapping[str, Any]) -> dict[str, int]:
@@ -110,6 +114,8 @@ def _check_described(
     check((each["sip"] for each in described["works"] if "sip" in each), "SIPs", "a work is on SIP")
     for each in described["meetings"]:
         check(each["ranks"], "ranks", "a collective is of rank")
+        if len({*each["ranks"]}) < len(each["ranks"]):
+            raise file.damaged(DESCRIBED, "a rank is in a collective twice")
     check((owed for *_, owed in described.get(SPENDS, ())), OWED, "a host owes")
     for number, work in enumerate(described[WORKS]):
         where = f"works.{number}"
@@ -124,6 +130,17 @@ def _check_described(
         folding["num_ranks"] != counts["ranks"] or folding["base"] >= counts["ranks"]
     ):
         raise file.damaged(DESCRIBED, f"folding: not of {counts['ranks']:,} ranks")
+
+
+def take_programs(file: RunFile, described: Mapping[str, Any], launched: Collection[Grid]) -> None:
+    """Take the memory of the programs of the largest grid, of those that the run has not launched.
+
+    Raises:
+        UsageError: It is too large for what the file holds.
+    """
+    grids = {tuple(each["grid"]) for each in described[WORKS] if "grid" in each}
+    most = max(map(prod, grids.difference(launched)), default=0)
+    file.take(DESCRIBED, most * _PROGRAM_BYTES)
 
 
 def _check_works(file: RunFile, described: Mapping[str, Any], values: Numbers) -> None:

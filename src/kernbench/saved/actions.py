@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pydantic_core import from_json
 
 from kernbench.saved.action import ACTORS
-from kernbench.saved.action_checks import check_actions, counts_of
-from kernbench.saved.consistency import numbers
+from kernbench.saved.action_checks import check_actions, counts_of, take_programs
+from kernbench.saved.consistency import numbers, texts
 from kernbench.saved.described import DescribedActions
-from kernbench.saved.layout import ACTIONS, DESCRIBED, MEMORY_EVENTS
+from kernbench.saved.layout import ACTIONS, DESCRIBED, MEMORY_EVENTS, TEMPLATES
 from kernbench.saved.opened import RunFile
 from kernbench.saved.parts import write_part, write_table
 
@@ -80,6 +81,8 @@ def read_actions(file: RunFile, counts: Mapping[str, int]) -> Actions | None:
         return None
     described = file.described(DESCRIBED, DescribedActions)
     ranks = described.pop("actors")
+    launched = [from_json(each) for each in {*texts(file.table(TEMPLATES, counts), "given")}]
+    take_programs(file, described, [tuple(each.get("grid") or ()) for each in launched])
     counts = {**counts, **counts_of(described), ACTORS: len(ranks)}
     table = file.table(ACTIONS, counts)
     owners = numbers(table, "actor")

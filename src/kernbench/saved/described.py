@@ -6,18 +6,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kernbench.saved.layout import MOST
+from kernbench.saved.layout import MOST, MOST_TEXT
 
 Count = Annotated[int, Field(ge=0, le=MOST)]
 Number = Annotated[float, Field(ge=0, le=1e300)]
-_MOST_TEXT = 1 << 16
+_MOST_TTIR = 1 << 26
 
 
 class _Described(BaseModel):
     """An object of JSON: of the types that it says, and perhaps with more than it says."""
 
     model_config = ConfigDict(
-        strict=True, frozen=True, extra="allow", allow_inf_nan=False, defer_build=True
+        strict=True,
+        frozen=True,
+        extra="allow",
+        allow_inf_nan=False,
+        defer_build=True,
+        str_max_length=MOST_TEXT,
     )
 
 
@@ -60,11 +65,17 @@ class AccuracyData(_Described):
     programs_rows: Count = 0
 
 
+class RankData(_Described):
+    rank: Count
+
+
 class ReportData(_Described):
     """What is read again of a run's report."""
 
     machine: str
     ranks: Annotated[int, Field(ge=1)]
+    per_rank: list[RankData]
+    """Of those that ran."""
     kernels: list[KernelData]
     collectives: list[CollectiveData]
     accuracy: list[AccuracyData] | None = None
@@ -207,7 +218,7 @@ Work = Annotated[
 class Text(_Described):
     """A kernel."""
 
-    ttir: str
+    ttir: Annotated[str, Field(max_length=_MOST_TTIR)]
     name: str
     num_warps: Annotated[int, Field(ge=1, le=1024)]
     num_stages: Annotated[int, Field(ge=0, le=1024)]

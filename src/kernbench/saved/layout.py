@@ -32,6 +32,8 @@ SOURCES = "sources/"
 
 MOST = 10**18
 """Of any number that is no address: a fifth of what 64 bits hold, in picoseconds eleven days."""
+MOST_TEXT = 1 << 20
+"""Bytes of a text, but for those of kernels and of files."""
 _ADDRESS = (1 << 63) - 1
 _NARROW = (1 << 31) - 1
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
@@ -16,7 +17,7 @@ from pydantic_core import from_json
 
 from kernbench.errors import UsageError
 from kernbench.inputs import open_regular
-from kernbench.saved.layout import Column, TableLayout
+from kernbench.saved.layout import MOST_TEXT, Column, TableLayout
 
 _ROOM = 128 << 20
 """Bytes of memory for what is read of any run."""
@@ -204,9 +205,17 @@ class RunFile:
             array.validate()
             for inner, among in _inner(array, column.among):
                 is_text = pa.types.is_dictionary(inner.type)
-                if inner.null_count or (is_text and inner.dictionary.null_count):
+                if (
+                    array.null_count
+                    or inner.null_count
+                    or (is_text and inner.dictionary.null_count)
+                ):
                     raise self.damaged(part, f"{column.name} lacks values")
                 if is_text:
+                    longest = int(np.diff(_ends(inner.dictionary)).max(initial=0))
+                    if longest > MOST_TEXT:
+                        said = f"{column.name} has a text of {longest:,} bytes"
+                        raise self.damaged(part, said)
                     # Columns share a dictionary, of which each uses some texts. And Arrow takes
                     # bytes for texts, which Python does not.
                     used = inner.dictionary.take(inner.indices.unique())
@@ -232,6 +241,14 @@ _LIMITS: Any = {
     "thrift_container_size_limit": _MOST_ITEMS,
     "thrift_string_size_limit": _MOST_ITEMS,
 }
+
+
+def _ends(texts: pa.Array) -> Any:
+    """Return where texts begin among the bytes of all, and where the last one ends."""
+    _, offsets, _ = texts.buffers()
+    width = np.int64 if pa.types.is_large_string(texts.type) else np.int32
+    ends = np.frombuffer(offsets, width) if offsets is not None else np.zeros(1, width)
+    return ends[texts.offset : texts.offset + len(texts) + 1]
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:

@@ -59,6 +59,9 @@ from kernbench.saved.layout import (
 from kernbench.saved.opened import RunFile, opened
 from kernbench.saved.program_lines import read_lines
 
+_RANK_BYTES = 4096
+"""What a rank takes in memory, about, where each is looked at."""
+
 
 @dataclass(frozen=True)
 class SavedRun:
@@ -150,8 +153,13 @@ def _check_about(file: RunFile, about: Mapping[str, Any], machine: Machine) -> N
     if ranks > machine.num_sips:
         said = f"report.ranks: {ranks:,} ranks, of a machine with {machine.num_sips:,} SIPs"
         raise file.damaged(ABOUT, said)
+    file.take(ABOUT, ranks * _RANK_BYTES)
     if running is not None and not (running and all(map(lt, running, [*running[1:], ranks]))):
         raise file.damaged(ABOUT, f"running: not some of {ranks:,} ranks in order")
+    ran, told = ranks if running is None else len(running), len(about["report"]["per_rank"])
+    if told != ran:
+        said = f"report.per_rank: it is of {told:,} ranks, and {ran:,} have run"
+        raise file.damaged(ABOUT, said)
 
 
 def _read_log(file: RunFile, about: Mapping[str, Any], machine: Machine) -> OpLog:
