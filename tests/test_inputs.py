@@ -134,6 +134,7 @@ STUDY = "program: gemm\ndata: false\ngrid: {block_m: [64]}\n"
         f"set: {{links.bandwidth_gbps: {'9' * 900}}}",
         "timeout: .inf",
         "memory: infGB",
+        "params: {block_k: x}",
         LAUGHS,
     ],
 )
@@ -143,7 +144,15 @@ def test_a_study_is_refused_as_machine_files_are(tmp_path: Path, more: str) -> N
     assert kernbench("sweep", study, "--list").exit_code == 0
     study.write_text(STUDY + more + "\n")
     done = kernbench("sweep", study, "--list")
-    assert (done.exit_code, "bug" in done.output) == (2, False), done.output
+    assert (done.exit_code, "study.yaml" in done.output, "bug" in done.output) == (2, True, False)
+
+
+def test_a_study_of_a_program_that_cannot_be_names_the_study(tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    for name in ("x" * 5000, "no_such_bench"):
+        study.write_text(STUDY.replace("gemm", name))
+        done = kernbench("sweep", study, "--list")
+        assert (done.exit_code, "study.yaml" in done.output) == (2, True), done.output
 
 
 def test_a_model_is_refused_by_its_file_and_key(tmp_path: Path) -> None:

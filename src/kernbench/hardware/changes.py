@@ -25,6 +25,7 @@ _MOST_NAMED = 3
 _OVERRIDES = "links.overrides"
 _OF_LINK = ("bandwidth_gbps", "latency_ns")
 """What single links may have of their own."""
+_MOST = 10**30
 _MOST_SHOWN = 60
 """Characters of a value in an error; some keys hold long lists."""
 
@@ -169,10 +170,9 @@ def _value(key: str, before: Any, given: str, name: str) -> Any:
 
 
 def _plain(value: Fraction, key: str, given: str) -> int | float:
-    try:
-        return plain(value)
-    except OverflowError:
-        raise MachineError(f"--set {key}={given}: the number is beyond those of machines") from None
+    if abs(value) > _MOST:
+        raise MachineError(f"--set {key}={given}: the number is beyond those of machines")
+    return plain(value)
 
 
 def _shown(value: Any) -> str:

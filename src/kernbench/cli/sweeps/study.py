@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kernbench.cli.sweeps.points import Point, Settings, SweptBench, distinct
-from kernbench.errors import UsageError
+from kernbench.errors import MachineError, UnknownNameError, UsageError
 from kernbench.inputs import MOST_YAML_BYTES, parse_yaml, read_text
 
 MOST_POINTS = 1_000_000
@@ -200,8 +201,14 @@ def load_study(path: Path) -> Study:
             f"{', '.join(_StudyFile.model_fields)}"
         ) from None
     beside = path.parent / found.program
+    try:
+        is_beside = beside.is_file()
+    except OSError as error:
+        raise UsageError(f"{path}: program: {error.strerror}") from None
+    with named(path):
+        memory_mb = parse_memory(found.memory)
     return Study(
-        program=str(beside) if beside.is_file() else found.program,
+        program=str(beside) if is_beside else found.program,
         settings=Settings(
             machine=found.machine,
             ranks=found.ranks,
@@ -213,8 +220,17 @@ def load_study(path: Path) -> Study:
         axes={_name(name): list(map(as_text, values)) for name, values in found.grid.items()},
         chosen=[{_name(k): as_text(v) for k, v in each.items()} for each in found.points],
         timeout_s=found.timeout,
-        memory_mb=parse_memory(found.memory),
+        memory_mb=memory_mb,
     )
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Say of which file's program, key or value an error is."""
+    try:
+        yield
+    except (UsageError, UnknownNameError, MachineError) as error:
+        raise UsageError(f"{path}: {error}") from None
 
 
 def extended(study: Study, **given: Any) -> Study:

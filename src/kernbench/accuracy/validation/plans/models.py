@@ -144,6 +144,10 @@ KNOWN = {
 }  # fmt: skip
 
 
+_MOST = 10**9
+"""Of any size."""
+
+
 def model_of(given: str) -> ModelShape:
     """Return the model of a name, or of a Hugging Face ``config.json``.
 
@@ -173,12 +177,17 @@ def _of_config(found: Any, path: Path) -> ModelShape:
     if not isinstance(found, dict):
         raise UsageError(f"{path}: must be an object, as Hugging Face's config.json")
 
-    def size(*names: str, otherwise: int | None = None) -> int:
+    def size(*names: str, otherwise: int | None = None, least: int = 1) -> int:
+        if otherwise == 0:
+            least = 0
         for name in names:
             value = found.get(name)
             if value is not None:
-                if type(value) is not int or value < 0:
-                    raise UsageError(f"{path}: {name} must be a whole number, but got {value!r}")
+                if type(value) is not int or not least <= value <= _MOST:
+                    raise UsageError(
+                        f"{path}: {name} must be a whole number from {least} to {_MOST:,}, but got "
+                        f"{value!r:.40}"
+                    )
                 return value
         if otherwise is None:
             raise UsageError(f"{path}: there is no {' or '.join(names)}")
@@ -187,7 +196,7 @@ def _of_config(found: Any, path: Path) -> ModelShape:
     hidden, heads = size("hidden_size", "n_embd"), size("num_attention_heads", "n_head")
     is_gpt2 = "n_embd" in found
     experts = size("num_local_experts", "num_experts", "n_routed_experts", otherwise=0)
-    inner = size("intermediate_size", "n_inner", otherwise=4 * hidden)
+    inner = size("intermediate_size", "n_inner", otherwise=4 * hidden, least=0)
     expert_inner = size("moe_intermediate_size", otherwise=inner) if experts else 0
     rank = size("kv_lora_rank", otherwise=0)
     latent = rank + size("qk_rope_head_dim", otherwise=0) if rank else 0
