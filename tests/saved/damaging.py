@@ -197,7 +197,8 @@ def _other(draw: random.Random, kind: pa.DataType, values: list[Any], row: int) 
         return draw.choice([[], [*own, *own], [("x", 1)], [(key, -1) for key, _ in own]])
     if pa.types.is_list(kind):
         own = list(values[row])
-        longer = [*own, _other(draw, kind.value_type, [0], 0)]
+        like = own or [0 if pa.types.is_integer(kind.value_type) else ""]
+        longer = [*own, _other(draw, kind.value_type, like, 0)]
         return draw.choice([[], longer, own[:-1], longer[::-1], own * 3])
     if pa.types.is_integer(kind):
         most = (1 << (kind.bit_width - 1)) - 1
