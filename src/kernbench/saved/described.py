@@ -162,7 +162,7 @@ class AsItWas(_Work):
     launches: Annotated[list[Count], Field(min_length=1, max_length=2)]
 
 
-class Operation(_Work):
+class OperationWork(_Work):
     kind: Literal["operation"]
     operation: tuple[str, str]
     given: Annotated[list[Any], Field(min_length=3, max_length=3)]
@@ -208,7 +208,7 @@ Work = Annotated[
     | KernelOperation
     | DecidedByData
     | AsItWas
-    | Operation
+    | OperationWork
     | Streamed
     | PartWork,
     Field(discriminator="kind"),
@@ -225,7 +225,7 @@ class Text(_Described):
     constants: list[Any]
 
 
-class Meeting(_Described):
+class KeptMeeting(_Described):
     """A collective."""
 
     title: str
@@ -248,7 +248,7 @@ class DescribedActions(_Described):
     works: list[Work]
     texts: list[Text]
     streams: list[tuple[Count, Annotated[int, Field(ge=0, lt=1 << 12)]]]
-    meetings: list[Meeting]
+    meetings: list[KeptMeeting]
     tuples: list[list[int]]
     spends: list[tuple[str, str, Count, Count]] = []
     owed: list[list[tuple[str, Count]]] = []
