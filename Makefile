@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-all browser test-fast lint docs format programs bench-host bench-check bench-baseline validate tuner-truth test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed conformance-compiled conformance-inductor conformance-gluon fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-engines test-models test-serving test-titan test-field test-operations changelog release clean
+.PHONY: help demo test test-all browser test-fast lint docs format programs bench-host bench-check bench-baseline validate tuner-truth test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed conformance-compiled conformance-inductor conformance-gluon fuzz-kernels fuzz-mistakes fuzz-properties fuzz-saved test-libraries test-engines test-models test-serving test-titan test-field test-operations changelog release clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -134,6 +134,11 @@ fuzz-mistakes: $(VENV)/dev.stamp ## plant mistakes in random kernels that --chec
 fuzz-properties: $(VENV)/torch.stamp ## try the tests' properties on other examples: SEEDS="1 2 3"
 	@test -n "$(SEEDS)" || { echo 'name the seeds: make fuzz-properties SEEDS="1 2 3"'; exit 2; }
 	failed=; for seed in $(SEEDS); do $(BIN)/python -m pytest -n 2 -q -m hypothesis --hypothesis-seed=$$seed || failed="$$failed $$seed"; done; test -z "$$failed" || { echo "seeds that found something:$$failed"; exit 1; }
+
+fuzz-saved: $(VENV)/dev.stamp ## damage a saved run at random, and read it by every command: ARGS="--first SEED --count N"
+	@mkdir -p out && $(BIN)/kernbench run --no-data --save out/fuzzed.run tp_mlp >/dev/null 2>&1
+	$(BIN)/python -m tests.saved.damaging out/fuzzed.run $(ARGS)
+	$(BIN)/python -m tests.saved.bombs out/fuzzed.run
 
 changelog: $(VENV)/dev.stamp ## put the files of changelog.d under a release in CHANGELOG.md: VERSION=0.2.0
 	@test -n "$(VERSION)" || { echo 'name the release: make changelog VERSION=0.2.0'; exit 2; }

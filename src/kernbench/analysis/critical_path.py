@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from kernbench.errors import InternalError
-
 if TYPE_CHECKING:
     from kernbench.op_log import HostSpan, Instance, OpLog
 
@@ -105,7 +103,12 @@ def critical_path(log: OpLog) -> list[Segment]:
     segments: list[Segment] = []
     place = _last_place(log)
     before = len(log.woken)
+    most = 2 * (len(log.host_spans) + len(log.woken) + sum(len(e.ranks) for e in log.instances)) + 8
+    steps = 0
     while place is not None:
+        steps += 1
+        if steps > most:
+            raise log.contradiction(f"what waits for what goes round at {place.time_ps} ps")
         if place.wake is not None:
             before = place.wake
         step = (
@@ -203,7 +206,7 @@ def _before_command(
     theirs = before.ranks.index(rank) if rank in before.ranks else 0
     ended_ps = before.ends_ps[theirs]
     if ended_ps != start_ps:
-        raise InternalError(
+        raise log.contradiction(
             f"{template.name} (launch {command.launch_id}) starts at {start_ps} ps after "
             f"{before.template.name} (launch {before.launch_id}), which ends at {ended_ps} ps"
         )

@@ -70,9 +70,8 @@ def kernel_lines(log: OpLog, name: str) -> KernelLines:
     times, launches = _times_of(log)
     if not any(template.name == name for template in times):
         known = sorted({template.name for template in times})
-        raise UnknownNameError(
-            f"the run has launched no kernel {name!r}; it launched {', '.join(known) or 'none'}"
-        )
+        said = f"the run has launched no kernel {name!r}; it launched {', '.join(known) or 'none'}"
+        raise UnknownNameError(log.about(said))
     return _lines_of(name, times, launches, RowReader())
 
 

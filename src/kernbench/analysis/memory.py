@@ -187,7 +187,8 @@ def memory_use(log: OpLog, rank: int | None = None) -> MemoryReport:
     asked = [use for use in uses if rank is None or use.rank == rank]
     if not asked:
         known = ", ".join(str(each) for each in sorted({use.rank for use in uses})[:8])
-        raise UsageError(f"rank {rank} allocated nothing on a device; ranks that did: {known}")
+        said = f"rank {rank} allocated nothing on a device; ranks that did: {known}"
+        raise UsageError(log.about(said))
     end_ps = max(log.end_ps, *(int(use.times_ps[-1]) for use in uses))
     return {
         "ranks": [use.summary(end_ps) for use in uses],
@@ -204,7 +205,7 @@ def memory_curve(log: OpLog, rank: int, device: int) -> tuple[Column, Column]:
     for use in _uses(log):
         if (use.rank, use.device) == (rank, device):
             return use.times_ps, use.in_use
-    raise UsageError(f"rank {rank} allocated nothing on device {device}")
+    raise UsageError(log.about(f"rank {rank} allocated nothing on device {device}"))
 
 
 def peak_line(log: OpLog) -> list[str]:
@@ -247,14 +248,16 @@ def _highest(log: AllocationLog) -> tuple[int, int] | None:
 def _uses(log: OpLog) -> list[_RankUse]:
     if log.allocations is None:
         raise UsageError(
-            "this run has no record of its memory; run the program again with --save, or with "
-            "record_memory=True"
+            log.about(
+                "this run has no record of its memory; run the program again with --save, or with "
+                "record_memory=True"
+            )
         )
     by_owner: dict[tuple[int, int], list[Allocation]] = {}
     for each in log.allocations.entries:
         by_owner.setdefault((each.rank, each.sip_id), []).append(each)
     if not by_owner:
-        raise UsageError("nothing was allocated on a device in this run")
+        raise UsageError(log.about("nothing was allocated on a device in this run"))
     return [_RankUse(key, by_owner[key]) for key in sorted(by_owner)]
 
 

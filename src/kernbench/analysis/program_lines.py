@@ -92,9 +92,11 @@ def program_lines(log: OpLog, ranks: int) -> ProgramReport:
     """
     if log.program_lines is None:
         raise UsageError(
-            "this run has no record of the program's lines; run the program again with --save or "
-            "--lines, or with RuntimeContext(record_lines=True); a run that retime has made has "
-            "none, as it has no program"
+            log.about(
+                "this run has no record of the program's lines; run the program again with --save "
+                "or --lines, or with RuntimeContext(record_lines=True); a run that retime has made "
+                "has none, as it has no program"
+            )
         )
     sums = _CausedSums()
     reader = _SentBytes()

@@ -9,21 +9,23 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import yaml
-
 from kernbench.errors import MachineError
 from kernbench.hardware.loading import changed_machine
 from kernbench.hardware.machine import Link, Machine
 from kernbench.hardware.rates import PS_PER_NS
 from kernbench.hardware.sources import leaves
 from kernbench.hardware.spec_base import plain
+from kernbench.inputs import parse_yaml
 
-_FACTOR = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)x", re.IGNORECASE)
-_NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?", re.IGNORECASE)
+_DECIMAL = r"[0-9]{0,99}\.?[0-9]{1,99}(?:e[+-]?[0-9]{1,3})?"
+"""A number, which fits into some hundred digits."""
+_FACTOR = re.compile(rf"({_DECIMAL})x", re.IGNORECASE)
+_NUMBER = re.compile(rf"[+-]?{_DECIMAL}", re.IGNORECASE)
 _MOST_NAMED = 3
 _OVERRIDES = "links.overrides"
 _OF_LINK = ("bandwidth_gbps", "latency_ns")
 """What single links may have of their own."""
+_MOST = 10**30
 _MOST_SHOWN = 60
 """Characters of a value in an error; some keys hold long lists."""
 
@@ -155,15 +157,22 @@ def _value(key: str, before: Any, given: str, name: str) -> Any:
     factor = _FACTOR.fullmatch(given)
     if factor is None:
         if _NUMBER.fullmatch(given):  # 4e3 too, a text to YAML 1.1
-            return plain(Fraction(given))
+            return _plain(Fraction(given), key, given)
         try:
-            return yaml.safe_load(given)
-        except (yaml.YAMLError, ValueError):
-            raise MachineError(f"--set {key}: {given!r} is no value of a YAML file") from None
+            return parse_yaml(given, "--set", MachineError)
+        except MachineError:
+            shown = repr(_shown(given))
+            raise MachineError(f"--set {key}: {shown} is no value of a YAML file") from None
     if isinstance(before, bool) or not isinstance(before, int | float):
         what = "is not set" if before is None else f"is {_shown(before)}, which is no number"
         raise MachineError(f"--set {key}={given}: {key} of machine {name} {what}; give a value")
-    return plain(Fraction(str(before)) * Fraction(factor[1]))
+    return _plain(Fraction(str(before)) * Fraction(factor[1]), key, given)
+
+
+def _plain(value: Fraction, key: str, given: str) -> int | float:
+    if abs(value) > _MOST:
+        raise MachineError(f"--set {key}={given}: the number is beyond those of machines")
+    return plain(value)
 
 
 def _shown(value: Any) -> str:

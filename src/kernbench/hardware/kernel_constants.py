@@ -9,11 +9,11 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from kernbench.errors import MachineError, UnknownNameError, nearest
-from kernbench.hardware.spec_base import SHIPPED_LOADER, NotNegative, Positive, Spec
+from kernbench.hardware.spec_base import NotNegative, Positive, Spec
+from kernbench.inputs import parse_yaml
 
 
 class KernelConstants(Spec):
@@ -152,7 +152,7 @@ def library_folder() -> Any:
 
 def _family(text: str, origin: str) -> KernelFamily:
     try:
-        return KernelFamily.model_validate(yaml.load(text, Loader=SHIPPED_LOADER))
+        return KernelFamily.model_validate(parse_yaml(text, origin, MachineError, is_shipped=True))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

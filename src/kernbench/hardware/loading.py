@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
 from math import prod
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from kernbench.errors import MachineError, UnknownNameError, UsageError, nearest
 from kernbench.hardware.machine import Machine, build_machine
 from kernbench.hardware.sizes import Size, host_size, of_hosts, sized, split_size
-from kernbench.hardware.spec_base import SHIPPED_LOADER
 from kernbench.hardware.specs import MachineSpec, SipSpec
+from kernbench.inputs import MOST_YAML_BYTES, parse_yaml, read_text
 from kernbench.logs import logger
 
 _LOG = logger("machine")
@@ -218,38 +217,11 @@ def machine_text(name: str) -> tuple[str, str]:
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or path.is_file():
         try:
-            return path.read_text(encoding="utf-8"), str(path)
+            return read_text(path, MOST_YAML_BYTES), str(path)
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise MachineError(f"{path}: cannot be read: {reason}") from None
     raise UnknownNameError(f"unknown machine {name!r}: {nearest(name, known_machines())}")
-
-
-class _GivenOnce(yaml.constructor.SafeConstructor):
-    """YAML in which a key that is given twice is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(
-                    None, None, "a key must be a name", key_node.start_mark
-                )
-            key = key_node.value
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} is given twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-class _Loader(_GivenOnce, yaml.SafeLoader):
-    pass
-
-
-class _ShippedLoader(_GivenOnce, SHIPPED_LOADER):  # type: ignore[misc] # PyYAML may lack it
-    pass
 
 
 def _spec_named(name: str) -> tuple[MachineSpec, str]:
@@ -314,20 +286,7 @@ def yaml_mapping(
     Raises:
         MachineError: It is none, or no mapping; names ``origin`` and the line.
     """
-    try:
-        # SafeLoaders that only add a check.
-        data = yaml.load(text, Loader=_ShippedLoader if is_shipped else _Loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f" line {mark.line + 1}" if mark is not None else ""
-        raise MachineError(f"{origin}{where}: not valid YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise MachineError(f"{origin}: not valid YAML: {error}") from None
-    except RecursionError:
-        raise MachineError(f"{origin}: not valid YAML: nested too deeply") from None
-    except (ValueError, AttributeError):
-        # PyYAML lets the errors of what it converts through.
-        raise MachineError(f"{origin}: not valid YAML: a value is not what its tag says") from None
+    data = parse_yaml(text, origin, MachineError, is_shipped=is_shipped)
     if not isinstance(data, dict):
         raise MachineError(
             f"{origin}: must be a mapping of keys, but got {type(data).__name__}; "

@@ -7,7 +7,6 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Any, Self
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -17,11 +16,6 @@ from pydantic import (
     WithJsonSchema,
 )
 
-SHIPPED_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Reads YAML that ships with kernbench: eight times as fast in C, where PyYAML has it.
-
-What users write is read in Python: text that is nested too deeply ends the process in C.
-"""
 LEAST, MOST = Fraction(1, 1 << 20), 10**7
 """The bounds of a quantity above 0, in the unit of its key.
 

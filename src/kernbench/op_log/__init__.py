@@ -3,6 +3,8 @@
 from kernbench.op_log.columns import CommandColumns, HostColumns, command_columns, host_columns
 from kernbench.op_log.energy import Energy, PowerPace, WorkCounts, added, core_ps, pace_of, uncapped
 from kernbench.op_log.log import (
+    HOST_KINDS,
+    KINDS,
     ROW_COLUMNS,
     Column,
     Each,
@@ -35,6 +37,8 @@ from kernbench.op_log.spans import Spans, build_spans, covered_ps, exposed_ps
 from kernbench.op_log.uncollected import uncollected
 
 __all__ = [
+    "HOST_KINDS",
+    "KINDS",
     "ROW_COLUMNS",
     "TEXT_COLUMNS",
     "UNKNOWN_SITE",

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import Engine
+from kernbench.errors import InternalError, UsageError
 from kernbench.memory import AllocationLog
 from kernbench.op_log.energy import Energy
 from kernbench.op_log.uncollected import uncollected
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 
 Column = npt.NDArray[Any]
 Kind = Literal["kernel", "collective", "copy", "fill"]
+HostKind = Literal[
+    "launch", "capture", "wait", "read", "python", "dispatch", "allocate", "interruption",
+    "restart", "storage",
+]  # fmt: skip
+KINDS, HOST_KINDS = get_args(Kind), get_args(HostKind)
 Site = tuple[str, int]
 """A file and a line of the program; the file is empty where they are not known."""
 Each = int | tuple[int, ...]
@@ -196,10 +202,7 @@ class HostSpan:
     """
 
     rank: int
-    kind: Literal[
-        "launch", "capture", "wait", "read", "python", "dispatch", "allocate", "interruption",
-        "restart", "storage",
-    ]  # fmt: skip
+    kind: HostKind
     label: str
     start_ps: int
     end_ps: int
@@ -224,6 +227,8 @@ class OpLog:
     """
 
     def __init__(self) -> None:
+        self.path = ""
+        """The file that it was read from; empty where its run was of this process."""
         self.plain_instances: list[Any] = []
         """Nine values for commands in a row: lists of launches, templates, starts and ends behind
         the number of the first, ranks, SIPs and stream that they have in common, and what the first
@@ -302,6 +307,14 @@ class OpLog:
         a launch id: negative numbers are collectives in the order in which they started.
         """
         return self.collectives[-after - 1] if after < 0 else after
+
+    def about(self, text: str) -> str:
+        """Return what is said of this log, behind the file that it was read from."""
+        return f"{self.path}: {text}" if self.path else text
+
+    def contradiction(self, text: str) -> Exception:
+        """Return the error for a log that cannot be: its file is damaged, or it is our mistake."""
+        return UsageError(f"{self.path} is damaged: {text}") if self.path else InternalError(text)
 
     def append(self, instance: Instance) -> None:
         self.instances.append(instance)

@@ -195,7 +195,7 @@ def _graphs(rows: Sequence[Row]) -> Iterator[_GraphedActions]:
 def _can_be_in_graph(rows: Sequence[Row], place: int) -> bool:
     action = rows[place][0]
     if action == Action.SPEND:
-        return rows[place + 1][0] == Action.ARRIVE
+        return place + 1 < len(rows) and rows[place + 1][0] == Action.ARRIVE
     return action in _IN_GRAPH
 
 

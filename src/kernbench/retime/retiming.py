@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import UsageError
+from kernbench.errors import KernbenchError, UsageError
+from kernbench.logs import logger
 from kernbench.memory import AllocationLog
 from kernbench.op_log import uncollected
 from kernbench.runtime_api import Folding, KernelEngine, Player, RuntimeContext
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from kernbench.op_log import Template
     from kernbench.saved import Actions, SavedRun
 
+_LOG = logger("run")
 _MOST_NAMED = 8
 _MOST_SAID = 2
 
@@ -89,15 +93,16 @@ class Retiming:
 
     def work(self) -> None:
         """Do what all ranks did."""
-        player = self._player = player_of(self._actions)(
-            self.context, self._actions, self._template_of
-        )
-        player.change, player.nobody_waits = self._change, self.nobody_waits
-        if self._keeps_memory:
-            player.keep_memory(self._actions.memory_events)
-        # No code of a program runs, and what is made is the log, which stays.
-        with uncollected():
-            player.play()
+        with _that_can_be(self._saved.path):
+            player = self._player = player_of(self._actions)(
+                self.context, self._actions, self._template_of
+            )
+            player.change, player.nobody_waits = self._change, self.nobody_waits
+            if self._keeps_memory:
+                player.keep_memory(self._actions.memory_events)
+            # No code of a program runs, and what is made is the log, which stays.
+            with uncollected():
+                player.play()
         if self._keeps_memory:
             table, times_ps = self._saved.allocations, player.memory_times_ps
             log = AllocationLog(lambda: at_other_times(table, times_ps))
@@ -135,6 +140,33 @@ class Retiming:
             named = ", ".join(kept[:_MOST_NAMED]) + (", ..." if len(kept) > _MOST_NAMED else "")
             found.append(f"kernels that decide by data take as long as they did: {named}")
         return found
+
+
+@contextmanager
+def _that_can_be(path: str) -> Iterator[None]:
+    """Say of a run that it is damaged where it cannot be done again, whatever has come of that.
+
+    What operations, kernels and collectives are in it is known to those who make them, far above
+    what reads the file.
+    """
+    try:
+        yield
+    except Exception as error:
+        others = [each for each in _causes(error) if not isinstance(each, KernbenchError)]
+        if not others:
+            raise
+        _LOG.debug("what %s says cannot be done again", path, exc_info=True)
+        said = " ".join(str(others[0]).split())[:200]
+        raise UsageError(
+            f"{path} is damaged, or another kernbench has saved it: what its ranks did cannot be "
+            f"done again ({said}); --log-level debug says where"
+        ) from None
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for each in error.exceptions for leaf in _causes(each)]
+    return [error]
 
 
 def _counted(count: int, what: str) -> str:

@@ -1,6 +1,6 @@
 """The runtime: the object that a bench uses as ``torch``, and its tensors."""
 
-from kernbench.runtime_api.base.actions import Action, Keeper
+from kernbench.runtime_api.base.actions import Keeper
 from kernbench.runtime_api.base.folding import (
     CollectiveTimes,
     Folding,
@@ -39,6 +39,7 @@ from kernbench.runtime_api.memory.storage import keep_for
 from kernbench.runtime_api.tensors.host_read import HOST_READS
 from kernbench.runtime_api.tensors.operators import register_operators
 from kernbench.runtime_api.tensors.tensor import Tensor
+from kernbench.saved import Action
 
 __all__ = [
     "HOST_READS",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -11,17 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pydantic_core import from_json
 
-from kernbench.saved.parts import read_table, write_part, write_table
+from kernbench.saved.action import ACTORS
+from kernbench.saved.action_checks import check_actions, counts_of, take_programs
+from kernbench.saved.consistency import numbers, texts
+from kernbench.saved.described import DescribedActions
+from kernbench.saved.layout import ACTIONS, DESCRIBED, MEMORY_EVENTS, TEMPLATES
+from kernbench.saved.opened import RunFile
+from kernbench.saved.parts import write_part, write_table
 
-ACTIONS, DESCRIBED = "actions.parquet", "actions.json"
-ACTION_SCHEMA = pa.schema(
-    [("actor", pa.int32()), ("action", pa.int8()), *[(each, pa.int64()) for each in "abc"]]
-)
-"""One row per action, actor by actor and in order; what its numbers mean depends on the action."""
 _WIDTH = 4
-MEMORY_EVENTS = "actions_memory.parquet"
-_EVENT_SCHEMA = pa.schema([(each, pa.int64()) for each in ("event", "actor", "place")])
 Numbers = npt.NDArray[np.int64]
 
 
@@ -55,39 +56,54 @@ def write_actions(archive: zipfile.ZipFile, actions: Actions) -> None:
     columns = [owners, *values.reshape(-1, _WIDTH).T]
     arrays = [
         pa.array(column.astype(field.type.to_pandas_dtype()), field.type)
-        for column, field in zip(columns, ACTION_SCHEMA, strict=True)
+        for column, field in zip(columns, ACTIONS.schema, strict=True)
     ]
-    write_table(archive, ACTIONS, pa.table(arrays, schema=ACTION_SCHEMA))
+    write_table(archive, ACTIONS.part, pa.table(arrays, schema=ACTIONS.schema))
     if actions.memory_events is not None:
         arrays = [pa.array(each, pa.int64()) for each in actions.memory_events.T]
         write_table(
             archive,
-            MEMORY_EVENTS,
-            pa.table(arrays, schema=_EVENT_SCHEMA),
-            counts=_EVENT_SCHEMA.names,
+            MEMORY_EVENTS.part,
+            pa.table(arrays, schema=MEMORY_EVENTS.schema),
+            counts=MEMORY_EVENTS.schema.names,
         )
     described = {**actions.described, "actors": [each.rank for each in actions.actors]}
     write_part(archive, DESCRIBED, json.dumps(described, default=_plain).encode())
 
 
-def read_actions(archive: zipfile.ZipFile) -> Actions | None:
-    """Read the actions of a run; None if it was saved without."""
-    if DESCRIBED not in archive.namelist():
+def read_actions(file: RunFile, counts: Mapping[str, int]) -> Actions | None:
+    """Read the actions of a run; None if it was saved without.
+
+    Raises:
+        UsageError: They are not those of a run; names the part.
+    """
+    if not file.has(DESCRIBED):
         return None
-    described = json.loads(archive.read(DESCRIBED))
-    table = read_table(archive, ACTIONS)
-    owners = table["actor"].to_numpy()
-    values = np.stack([table[name].to_numpy() for name in ("action", *"abc")], axis=1)
-    values = values.astype(np.int64)
-    starts = np.searchsorted(owners, np.arange(len(described["actors"]) + 1))
+    described = file.described(DESCRIBED, DescribedActions)
+    ranks = described.pop("actors")
+    launched = [from_json(each) for each in {*texts(file.table(TEMPLATES, counts), "given")}]
+    take_programs(file, described, [tuple(each.get("grid") or ()) for each in launched])
+    counts = {**counts, **counts_of(described), ACTORS: len(ranks)}
+    table = file.table(ACTIONS, counts)
+    owners = numbers(table, "actor")
+    values = np.stack(
+        [numbers(table, name).astype(np.int64) for name in ("action", *"abc")], axis=1
+    )
+    starts = np.searchsorted(owners, np.arange(len(ranks) + 1))
+    events = None
+    if file.has(MEMORY_EVENTS.part):
+        events = np.stack(
+            [
+                numbers(file.table(MEMORY_EVENTS, counts), each)
+                for each in ("event", "actor", "place")
+            ],
+            axis=1,
+        )
+    check_actions(file, described, ranks, owners, values, events, counts)
     actors = [
         Actor(number, rank, values[starts[number] : starts[number + 1]].ravel().tolist())
-        for number, rank in enumerate(described.pop("actors"))
+        for number, rank in enumerate(ranks)
     ]
-    events = None
-    if MEMORY_EVENTS in archive.namelist():
-        columns = read_table(archive, MEMORY_EVENTS).columns
-        events = np.stack([column.to_numpy() for column in columns], axis=1)
     return Actions(described, actors, events)
 
 

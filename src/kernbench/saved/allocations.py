@@ -10,33 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from kernbench.memory import FIELDS, NEVER, AllocationLog, Phase
+from kernbench.saved.consistency import lists, numbers, texts
+from kernbench.saved.layout import ALLOCATIONS
 
-MEMBER = "memory.parquet"
 EVENTS = ("begin", "end")
 """Columns that are numbers of events."""
 
-_TEXT = pa.dictionary(pa.int32(), pa.string())
-_INT = pa.int64()
-_SCHEMA = pa.schema(
-    [
-        ("rank", pa.int32()),
-        ("sip_id", pa.int32()),
-        ("size_bytes", _INT),
-        ("asked_bytes", _INT),
-        ("begin", _INT),
-        ("begin_ps", _INT),
-        ("name", _TEXT),
-        ("shape", pa.list_(_INT)),
-        ("dtype", _TEXT),
-        ("module", _TEXT),
-        ("file", _TEXT),
-        ("line", pa.int32()),
-        ("end", _INT),
-        ("end_ps", _INT),
-        ("phase", _TEXT),
-    ]
-)
-"""The fields of an :class:`Allocation`, in order."""
 _OBJECTS = frozenset({"module", "phase"})
 """Columns of objects that have a text."""
 
@@ -44,7 +23,7 @@ _OBJECTS = frozenset({"module", "phase"})
 def table_of(log: AllocationLog) -> pa.Table:
     """Return a run's allocations as a table."""
     arrays = []
-    for field, values in zip(_SCHEMA, log.columns(), strict=True):
+    for field, values in zip(ALLOCATIONS.schema, log.columns(), strict=True):
         if pa.types.is_dictionary(field.type):
             arrays.append(_encoded(values) if field.name in _OBJECTS else _texts(values))
         elif pa.types.is_list(field.type):
@@ -55,7 +34,7 @@ def table_of(log: AllocationLog) -> pa.Table:
             arrays.append(pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat)))
         else:
             arrays.append(pa.array(np.array(values, field.type.to_pandas_dtype()), field.type))
-    return pa.table(arrays, schema=_SCHEMA)
+    return pa.table(arrays, schema=ALLOCATIONS.schema)
 
 
 def _texts(values: Sequence[object]) -> pa.Array:
@@ -80,10 +59,11 @@ def allocations_in(table: pa.Table) -> AllocationLog:
 def columns_of(table: pa.Table) -> list[Sequence[Any]]:
     """Return the columns that a table has, as those of an :class:`AllocationLog`."""
     columns: dict[str, Any] = {
-        name: table[name].to_numpy() if pa.types.is_integer(kind) else table[name].to_pylist()
-        for name, kind in zip(_SCHEMA.names, _SCHEMA.types, strict=True)
+        name: numbers(table, name) if pa.types.is_integer(kind) else texts(table, name)
+        for name, kind in zip(ALLOCATIONS.schema.names, ALLOCATIONS.schema.types, strict=True)
+        if not pa.types.is_list(kind)
     }
-    columns["shape"] = list(map(tuple, columns["shape"]))
+    columns["shape"] = lists(table, "shape")
     phases = {phase.value: phase for phase in Phase}
     columns["phase"] = [phases[name] for name in columns["phase"]]
     return [columns[name] for name in FIELDS]

@@ -1,89 +1,235 @@
-"""The parts of a saved run, and their columns: a ZIP file of Parquet tables and JSON (ADR-0152)."""
+"""The parts of a saved run, and their columns: a ZIP file of Parquet tables and JSON (ADR-0152).
+
+A column says what values it may have, and what these are numbers of: a reader holds a file to that
+before it uses any of it, and a writer takes the types (ADR-0234).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
 import pyarrow as pa
 
-from kernbench.op_log import ROW_COLUMNS, TEXT_COLUMNS, WIDE_COLUMNS
+from kernbench.commands import Engine, Space
+from kernbench.memory import Phase
+from kernbench.op_log import (
+    HOST_KINDS,
+    KINDS,
+    ROW_COLUMNS,
+    TEXT_COLUMNS,
+    WIDE_COLUMNS,
+    Energy,
+    Limit,
+)
 
 FORMAT = 2
 """Raised with every change that makes older files mean something else."""
-ABOUT, TEMPLATES, ROWS, COMMANDS, HOSTS, RANGES = (
-    "run.json", "templates.parquet", "rows.parquet", "commands.parquet", "hosts.parquet",
-    "ranges.parquet",
-)  # fmt: skip
+ABOUT = "run.json"
 SOURCES = "sources/"
 """The texts of source files, numbered as ``run.json`` lists them."""
 
-_TEXT = pa.dictionary(pa.int32(), pa.string())
-_INT = pa.int64()
+MOST = 10**18
+"""Of any number that is no address: a fifth of what 64 bits hold, in picoseconds eleven days."""
+MOST_TEXT = 1 << 20
+"""Bytes of a text, but for those of kernels and of files."""
+_ADDRESS = (1 << 63) - 1
+_NARROW = (1 << 31) - 1
 
-TEMPLATE_SCHEMA = pa.schema(
-    [
-        ("name", pa.string()),
-        ("kind", pa.string()),
-        ("algorithm", pa.string()),
-        ("duration_ps", _INT),
-        ("flops", _INT),
-        ("hbm_bytes", _INT),
-        ("message_bytes", _INT),
-        ("bound_ps", _INT),
-        ("comm_ps", _INT),
-        ("family", pa.string()),
-        ("engine_busy_ps", pa.map_(pa.string(), _INT)),
-        ("limits_ps", pa.map_(pa.string(), _INT)),
-        ("hbm_bytes_by_rank", pa.list_(_INT)),
-        ("given", pa.string()),
-        ("energy_pj", pa.map_(pa.string(), _INT)),
-        ("num_rows", _INT),
-    ]
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+"""Of texts that repeat; those in lists, and of few rows, are stored one by one."""
+_INT, _SHORT = pa.int64(), pa.int32()
+
+
+@dataclass(frozen=True)
+class ColumnLayout:
+    """A column of numbers or texts, or of lists of them."""
+
+    name: str
+    type: pa.DataType
+    least: int = 0
+    most: int = MOST
+    of: str = ""
+    """What its numbers are of: they are below how many of these the run has."""
+    among: frozenset[str] = frozenset()
+    """The texts that it may have; of a map, its keys. Empty: any."""
+    is_optional: bool = False
+    """Whether a run may lack it that an older kernbench has saved."""
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """A table, which is a part of the file."""
+
+    part: str
+    columns: tuple[ColumnLayout, ...]
+    value_bytes: int = 64
+    """What a value takes about in memory, beside its place in a column: most become objects."""
+    rows_of: str = ""
+    """What it has a row for each of."""
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        return pa.schema([(each.name, each.type) for each in self.columns])
+
+
+def _among(values: Iterable[str]) -> frozenset[str]:
+    return frozenset(map(str, values))
+
+
+def _map(name: str, keys: Iterable[str], *, is_optional: bool = False) -> ColumnLayout:
+    kind = pa.map_(pa.string(), _INT)
+    return ColumnLayout(name, kind, among=_among(keys), is_optional=is_optional)
+
+
+def _numbered(name: str, of: str, *, is_list: bool = False) -> ColumnLayout:
+    return ColumnLayout(name, pa.list_(_SHORT) if is_list else _SHORT, of=of)
+
+
+TEMPLATES = TableLayout(
+    "templates.parquet",
+    (
+        ColumnLayout("name", pa.string()),
+        ColumnLayout("kind", pa.string(), among=_among(KINDS)),
+        ColumnLayout("algorithm", pa.string()),
+        *[
+            ColumnLayout(name, _INT)
+            for name in (
+                *("duration_ps", "flops", "hbm_bytes", "message_bytes", "bound_ps", "comm_ps"),
+            )
+        ],
+        ColumnLayout("family", pa.string()),
+        _map("engine_busy_ps", Engine),
+        _map("limits_ps", Limit),
+        ColumnLayout("hbm_bytes_by_rank", pa.list_(_INT)),
+        ColumnLayout("given", pa.string()),
+        _map("energy_pj", Energy, is_optional=True),
+        ColumnLayout("num_rows", _INT),
+    ),
+    value_bytes=128,
 )
 """One row per template, ``given`` as JSON; its rows are the next ``num_rows`` of all rows."""
 
-ROW_SCHEMA = pa.schema(
-    [
-        (name, _TEXT if name in TEXT_COLUMNS else _INT if name in WIDE_COLUMNS else pa.int32())
-        for name in ROW_COLUMNS
-    ]
+_OR_NONE = frozenset(
+    ("rank", "cube", "pe_first", "program_first", "src_param", "dst_param", "step", "chunk", "peer")
+)
+"""Numbers of a row that may be -1, for none."""
+_AMONG = {"engine": _among(Engine), "src_space": _among(Space), "dst_space": _among(Space)}
+
+
+def _of_rows(name: str) -> ColumnLayout:
+    if name in TEXT_COLUMNS:
+        return ColumnLayout(name, _TEXT, among=_AMONG.get(name, frozenset()))
+    kind = _INT if name in WIDE_COLUMNS else _SHORT
+    if name == "link":
+        return ColumnLayout(name, kind, least=-1, of="links")
+    return ColumnLayout(name, kind, least=-1 if name in _OR_NONE else 0)
+
+
+ROWS = TableLayout(
+    "rows.parquet", tuple(map(_of_rows, ROW_COLUMNS)), value_bytes=16, rows_of="rows"
 )
 
-COMMAND_SCHEMA = pa.schema(
-    [
-        ("launch", _INT),
-        ("template", pa.int32()),
-        ("stream", _TEXT),
-        ("rank", pa.list_(pa.int32())),
-        ("sip", pa.list_(pa.int32())),
-        ("start_ps", pa.list_(_INT)),
-        ("end_ps", pa.list_(_INT)),
-        ("after", pa.list_(_INT)),
-        ("addresses", pa.list_(_INT)),
-        ("site_file", pa.list_(pa.string())),
-        ("site_line", pa.list_(pa.int32())),
-    ]
+COMMANDS = TableLayout(
+    "commands.parquet",
+    (
+        ColumnLayout("launch", _INT, least=1),
+        _numbered("template", "templates"),
+        ColumnLayout("stream", _TEXT),
+        _numbered("rank", "ranks", is_list=True),
+        _numbered("sip", "SIPs", is_list=True),
+        ColumnLayout("start_ps", pa.list_(_INT)),
+        ColumnLayout("end_ps", pa.list_(_INT)),
+        ColumnLayout("after", pa.list_(_INT)),
+        ColumnLayout("addresses", pa.list_(_INT), most=_ADDRESS),
+        ColumnLayout("site_file", pa.list_(pa.string())),
+        ColumnLayout("site_line", pa.list_(_SHORT)),
+    ),
 )
 """One row per command, in the order of the log; lists are by rank, addresses by parameter.
 
 Sites are those of a collective's callers."""
 
-HOST_SCHEMA = pa.schema(
-    [
-        ("rank", pa.int32()),
-        ("kind", _TEXT),
-        ("label", _TEXT),
-        ("start_ps", _INT),
-        ("end_ps", _INT),
-    ]
+HOSTS = TableLayout(
+    "hosts.parquet",
+    (
+        _numbered("rank", "ranks"),
+        ColumnLayout("kind", _TEXT, among=_among(HOST_KINDS)),
+        ColumnLayout("label", _TEXT),
+        ColumnLayout("start_ps", _INT),
+        ColumnLayout("end_ps", _INT),
+    ),
+)
+WAITS = TableLayout(
+    "waits.parquet",
+    (_numbered("rank", "ranks"), ColumnLayout("end_ps", _INT), ColumnLayout("after", _INT)),
+)
+WOKEN = TableLayout(
+    "woken.parquet",
+    (_numbered("rank", "ranks"), ColumnLayout("end_ps", _INT), _numbered("by", "ranks")),
+)
+RANGES = TableLayout(
+    "ranges.parquet",
+    (
+        _numbered("rank", "ranks"),
+        ColumnLayout("name", _TEXT),
+        ColumnLayout("start_ps", _INT),
+        ColumnLayout("end_ps", _INT),
+    ),
 )
 
-WAITS = "waits.parquet"
-WAIT_SCHEMA = pa.schema([("rank", pa.int32()), ("end_ps", _INT), ("after", _INT)])
-WOKEN = "woken.parquet"
-WOKEN_SCHEMA = pa.schema([("rank", pa.int32()), ("end_ps", _INT), ("by", pa.int32())])
+ALLOCATIONS = TableLayout(
+    "memory.parquet",
+    (
+        _numbered("rank", "ranks"),
+        _numbered("sip_id", "SIPs"),
+        ColumnLayout("size_bytes", _INT),
+        ColumnLayout("asked_bytes", _INT),
+        ColumnLayout("begin", _INT),
+        ColumnLayout("begin_ps", _INT),
+        ColumnLayout("name", _TEXT),
+        ColumnLayout("shape", pa.list_(_INT)),
+        ColumnLayout("dtype", _TEXT),
+        ColumnLayout("module", _TEXT),
+        ColumnLayout("file", _TEXT),
+        ColumnLayout("line", _SHORT),
+        ColumnLayout("end", _INT, least=-1),
+        ColumnLayout("end_ps", _INT, least=-1),
+        ColumnLayout("phase", _TEXT, among=_among(Phase)),
+    ),
+)
+"""The fields of an :class:`Allocation`, in order."""
 
-RANGE_SCHEMA = pa.schema(
-    [("rank", pa.int32()), ("name", _TEXT), ("start_ps", _INT), ("end_ps", _INT)]
+LINES = TableLayout(
+    "lines.parquet", (ColumnLayout("file", pa.string()), ColumnLayout("line", _SHORT))
+)
+LINES_OF_COMMANDS = TableLayout(
+    "lines_commands.parquet", (_numbered("line", "lines"),), rows_of="commands"
+)
+LINES_OF_SPANS = TableLayout(
+    "lines_hosts.parquet", (_numbered("line", "lines"),), rows_of="host spans"
 )
 
-PARTS = (TEMPLATES, ROWS, COMMANDS, HOSTS, WAITS, WOKEN, RANGES)
+DESCRIBED = "actions.json"
+ACTIONS = TableLayout(
+    "actions.parquet",
+    (
+        _numbered("actor", "actors"),
+        ColumnLayout("action", pa.int8()),
+        *[ColumnLayout(name, _INT, least=-_ADDRESS, most=_ADDRESS) for name in "abc"],
+    ),
+)
+"""One row per action, actor by actor and in order; what its numbers mean depends on the action."""
+MEMORY_EVENTS = TableLayout(
+    "actions_memory.parquet",
+    (
+        ColumnLayout("event", _INT),
+        ColumnLayout("actor", _INT, of="actors"),
+        ColumnLayout("place", _INT),
+    ),
+    value_bytes=16,
+)
+
+TABLES = (TEMPLATES, ROWS, COMMANDS, HOSTS, WAITS, WOKEN, RANGES)
 """What every saved run has, with what :data:`ABOUT` says."""

@@ -46,8 +46,3 @@ def write_table(
         write_statistics=False,
     )
     write_part(archive, name, memoryview(sink.getvalue()))
-
-
-def read_table(archive: zipfile.ZipFile, name: str) -> pa.Table:
-    """Read a part in Parquet."""
-    return pq.read_table(pa.BufferReader(archive.read(name)))

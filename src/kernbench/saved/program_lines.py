@@ -8,35 +8,38 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from kernbench.op_log import OpLog, ProgramLines
-from kernbench.saved.parts import read_table, write_table
-
-SITES, OF_COMMANDS, OF_SPANS = "lines.parquet", "lines_commands.parquet", "lines_hosts.parquet"
-_NUMBER = pa.int32()
-_SITES = pa.schema([("file", pa.string()), ("line", _NUMBER)])
+from kernbench.op_log import ProgramLines
+from kernbench.saved.consistency import numbers, texts
+from kernbench.saved.layout import LINES, LINES_OF_COMMANDS, LINES_OF_SPANS
+from kernbench.saved.opened import RunFile
+from kernbench.saved.parts import write_table
 
 
 def write_lines(
     archive: zipfile.ZipFile, commands: Sequence[int], lines: ProgramLines
 ) -> list[str]:
     """Write the lines, the number of each command's and of each host span's; return their files."""
-    files, numbers = zip(*lines.sites, strict=True)
-    write_table(archive, SITES, pa.table([files, numbers], schema=_SITES))
-    found = map(lines.of_commands.get, commands)
-    for name, values in ((OF_COMMANDS, [each or 0 for each in found]), (OF_SPANS, lines.of_spans)):
-        column = pa.array(np.array(values, np.int32), _NUMBER)
-        write_table(archive, name, pa.table([column], names=["line"]))
+    files, of_files = zip(*lines.sites, strict=True)
+    write_table(archive, LINES.part, pa.table([files, of_files], schema=LINES.schema))
+    found = [each or 0 for each in map(lines.of_commands.get, commands)]
+    for layout, values in ((LINES_OF_COMMANDS, found), (LINES_OF_SPANS, lines.of_spans)):
+        column = pa.array(np.array(values, np.int32))
+        write_table(archive, layout.part, pa.table([column], schema=layout.schema))
     return sorted({*files} - {""})
 
 
-def read_lines(archive: zipfile.ZipFile, log: OpLog) -> ProgramLines | None:
-    """Return the lines of a log that has just been read; None if it was saved without."""
-    if SITES not in archive.namelist():
+def read_lines(file: RunFile, launches: Sequence[int], num_spans: int) -> ProgramLines | None:
+    """Return the lines of commands and of host spans; None if a run was saved without."""
+    if not file.has(LINES.part):
         return None
-    sites = read_table(archive, SITES)
-    numbers = read_table(archive, OF_COMMANDS)["line"].to_pylist()
+    sites = file.table(LINES, {})
+    counts = {"lines": sites.num_rows, "commands": len(launches), "host spans": num_spans}
+    of_commands, of_spans = (
+        numbers(file.table(layout, counts), "line").tolist()
+        for layout in (LINES_OF_COMMANDS, LINES_OF_SPANS)
+    )
     return ProgramLines(
-        list(zip(*(column.to_pylist() for column in sites.columns), strict=True)),
-        dict(zip([each.launch_id for each in log.instances], numbers, strict=True)),
-        read_table(archive, OF_SPANS)["line"].to_pylist(),
+        list(zip(texts(sites, "file"), numbers(sites, "line").tolist(), strict=True)),
+        dict(zip(launches, of_commands, strict=True)),
+        of_spans,
     )

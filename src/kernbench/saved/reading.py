@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
+from itertools import chain
+from operator import lt
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from pydantic_core import from_json
 
 from kernbench.commands import Engine
 from kernbench.errors import UsageError
@@ -31,23 +31,36 @@ from kernbench.op_log import (
     uncollected,
 )
 from kernbench.saved.actions import Actions, read_actions
-from kernbench.saved.allocations import MEMBER as ALLOCATIONS
 from kernbench.saved.allocations import allocations_in, table_of
+from kernbench.saved.consistency import (
+    check_allocations,
+    check_hosts,
+    check_log,
+    lists,
+    numbers,
+    texts,
+)
+from kernbench.saved.described import About, Given, Version
 from kernbench.saved.layout import (
     ABOUT,
+    ALLOCATIONS,
     COMMANDS,
     FORMAT,
     HOSTS,
-    PARTS,
     RANGES,
     ROWS,
     SOURCES,
+    TABLES,
     TEMPLATES,
     WAITS,
     WOKEN,
+    TableLayout,
 )
-from kernbench.saved.parts import read_table
+from kernbench.saved.opened import RunFile, opened
 from kernbench.saved.program_lines import read_lines
+
+_RANK_BYTES = 4096
+"""What a rank takes in memory, about, where each is looked at."""
 
 
 @dataclass(frozen=True)
@@ -77,29 +90,27 @@ class SavedRun:
     @cached_property
     def log(self) -> OpLog:
         """What the run did, and when."""
-        with _opened(self.path) as archive, uncollected():
-            return _read_log(archive, self._about)
+        with opened(self.path) as file, uncollected():
+            return _read_log(file, self._about, self.machine)
 
     @cached_property
     def actions(self) -> Actions | None:
         """What its ranks did, so that it can be done again; None if it was saved without."""
-        with _opened(self.path) as archive, uncollected():
-            return read_actions(archive)
+        with opened(self.path) as file, uncollected():
+            return read_actions(file, counts_of_run(self._about, self.machine))
 
     @cached_property
     def allocations(self) -> pa.Table:
         """What it allocated, as a table; empty if it was saved without."""
-        with _opened(self.path) as archive:
-            if ALLOCATIONS not in archive.namelist():
-                return table_of(AllocationLog())
-            return read_table(archive, ALLOCATIONS)
+        with opened(self.path) as file:
+            return read_allocations(file, counts_of_run(self._about, self.machine))
 
     @cached_property
     def sources(self) -> dict[str, str]:
         """The texts of the kernels' source files, by path, as they were when the run was saved."""
-        with _opened(self.path) as archive:
+        with opened(self.path) as file:
             return {
-                path: archive.read(f"{SOURCES}{number}").decode(errors="replace")
+                path: file.read(f"{SOURCES}{number}").decode(errors="replace")
                 for number, path in enumerate(self._about["sources"])
             }
 
@@ -112,99 +123,136 @@ def load_run(path: str | os.PathLike[str]) -> SavedRun:
             kernbench wrote it in a form that this one does not read.
     """
     name = os.fspath(path)
-    with _opened(name) as archive:
-        about = json.loads(archive.read(ABOUT))
-        if about["format"] != FORMAT:
+    with opened(name) as file:
+        if not file.has(ABOUT):
+            raise UsageError(f"{name}: is no run saved with --save: it has no {ABOUT}")
+        file.check_whole()
+        version = file.described(ABOUT, Version)
+        if version["format"] != FORMAT:
             raise UsageError(
-                f"{name}: kernbench {about['kernbench']} saved this run in format "
-                f"{about['format']}, and this version reads format {FORMAT}; run the program "
+                f"{name}: kernbench {version['kernbench']} saved this run in format "
+                f"{version['format']}, and this version reads format {FORMAT}; run the program "
                 "again with --save"
             )
-        damaged = archive.testzip()
-        if damaged is not None:
-            raise UsageError(f"{name}: this saved run is damaged: {damaged} has other bytes")
-        for part in PARTS:
-            archive.getinfo(part)
-        return SavedRun(
-            name,
-            about["program"],
-            about["kernbench"],
-            machine_of_data(about["machine"], f"the machine of {name}"),
-            about["report"],
-            about,
-        )
+        about = file.described(ABOUT, About)
+        for layout in TABLES:
+            if not file.has(layout.part):
+                raise file.damaged(layout.part, "the part is missing")
+        machine = machine_of_data(about["machine"], f"the machine of {name}")
+        _check_about(file, about, machine)
+        return SavedRun(name, about["program"], about["kernbench"], machine, about["report"], about)
 
 
-@contextmanager
-def _opened(name: str) -> Iterator[zipfile.ZipFile]:
-    """Open the file of a run.
+def _check_about(file: RunFile, about: Mapping[str, Any], machine: Machine) -> None:
+    """Hold what a run says of itself against its machine.
 
     Raises:
-        UsageError: It cannot be read, or what is in it cannot.
+        UsageError: It contradicts itself; names the key.
     """
-    try:
-        with zipfile.ZipFile(name) as archive:
-            yield archive
-    except OSError as error:
-        reason = error.strerror or error
-        raise UsageError(f"{name}: cannot be read as a saved run: {reason}") from None
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, pa.ArrowException) as error:
-        if isinstance(error, UsageError):
-            raise
-        what = "is empty" if Path(name).stat().st_size == 0 else "is no run saved with --save"
-        raise UsageError(f"{name}: {what}, or it is damaged ({error})") from None
+    ranks, running = about["report"]["ranks"], about.get("running")
+    if ranks > machine.num_sips:
+        said = f"report.ranks: {ranks:,} ranks, of a machine with {machine.num_sips:,} SIPs"
+        raise file.damaged(ABOUT, said)
+    file.take(ABOUT, ranks * _RANK_BYTES)
+    if running is not None and not (running and all(map(lt, running, [*running[1:], ranks]))):
+        raise file.damaged(ABOUT, f"running: not some of {ranks:,} ranks in order")
+    ran, told = ranks if running is None else len(running), len(about["report"]["per_rank"])
+    if told != ran:
+        said = f"report.per_rank: it is of {told:,} ranks, and {ran:,} have run"
+        raise file.damaged(ABOUT, said)
 
 
-def _columns(archive: zipfile.ZipFile, name: str) -> list[list[Any]]:
-    return [column.to_pylist() for column in read_table(archive, name).columns]
-
-
-def _read_log(archive: zipfile.ZipFile, about: Mapping[str, Any]) -> OpLog:
+def _read_log(file: RunFile, about: Mapping[str, Any], machine: Machine) -> OpLog:
     log = OpLog()
-    templates = _read_templates(archive)
-    for launch, number, stream, *lists in zip(*_columns(archive, COMMANDS), strict=True):
-        ranks, sips, starts_ps, ends_ps, after, addresses, files, lines = map(tuple, lists)
-        if files:
-            log.sites[launch] = tuple(zip(files, lines, strict=True))
-        log.append(
-            Instance(
-                templates[number], launch, ranks, sips, starts_ps, ends_ps, stream, addresses, after
-            )
-        )
-    log.host_spans.extend(map(HostSpan, *_columns(archive, HOSTS)))
-    log.host_ranges.extend(map(HostRange, *_columns(archive, RANGES)))
-    for values in zip(*_columns(archive, WAITS), strict=True):
-        log.plain_waits.extend(values)
-    log.woken = list(zip(*_columns(archive, WOKEN), strict=True))
-    if ALLOCATIONS in archive.namelist():
-        log.allocations = allocations_in(read_table(archive, ALLOCATIONS))
-    log.program_lines = read_lines(archive, log)
+    log.path = file.name
+    counts = counts_of_run(about, machine)
+    templates = file.table(TEMPLATES, counts)
+    counts["templates"] = templates.num_rows
+    tables = {each.part: file.table(each, counts) for each in TABLES[1:]}
+    rows, commands = tables[ROWS.part], tables[COMMANDS.part]
+    check_log(file, templates, rows, commands, counts)
+    launches = numbers(commands, "launch")
+    check_hosts(file, tables, np.sort(launches))
+    made = _make_templates(file, templates, rows)
+    ranks, sips, starts_ps, ends_ps, after, addresses, files, lines = (
+        lists(commands, each.name) for each in COMMANDS.columns[3:]
+    )
+    numbered = launches.tolist()
+    log.sites = {
+        launch: tuple(zip(*each, strict=True))
+        for launch, *each in zip(numbered, files, lines, strict=True)
+        if each[0]
+    }
+    used = [made[each] for each in numbers(commands, "template").tolist()]
+    streams = texts(commands, "stream")
+    log.instances.extend(
+        map(Instance, used, numbered, ranks, sips, starts_ps, ends_ps, streams, addresses, after)
+    )
+    log.host_spans.extend(map(HostSpan, *_columns(tables, HOSTS)))
+    log.host_ranges.extend(map(HostRange, *_columns(tables, RANGES)))
+    log.plain_waits.extend(chain.from_iterable(zip(*_columns(tables, WAITS), strict=True)))
+    log.woken = list(zip(*_columns(tables, WOKEN), strict=True))
+    if file.has(ALLOCATIONS.part):
+        log.allocations = allocations_in(read_allocations(file, counts))
+    log.program_lines = read_lines(file, numbered, tables[HOSTS.part].num_rows)
     running = about.get("running")
     log.running = None if running is None else tuple(running)
     log.graphs = {name: tuple(names) for name, names in about["graphs"].items()}
     return log
 
 
-def _read_templates(archive: zipfile.ZipFile) -> list[Template]:
-    rows = _SavedRows(read_table(archive, ROWS))
+def _columns(tables: Mapping[str, pa.Table], layout: TableLayout) -> list[Sequence[Any]]:
+    table = tables[layout.part]
+    return [
+        texts(table, each.name)
+        if pa.types.is_dictionary(each.type)
+        else numbers(table, each.name).tolist()
+        for each in layout.columns
+    ]
+
+
+def counts_of_run(about: Mapping[str, Any], machine: Machine) -> dict[str, int]:
+    """Return how many there are of what columns name."""
+    ranks = about["report"]["ranks"]
+    return {"ranks": ranks, "SIPs": machine.num_sips, "links": len(machine.links)}
+
+
+def read_allocations(file: RunFile, counts: Mapping[str, int]) -> pa.Table:
+    """Return what a run allocated, as a table; empty if it was saved without.
+
+    Raises:
+        UsageError: It is not that of a run.
+    """
+    if not file.has(ALLOCATIONS.part):
+        return table_of(AllocationLog())
+    table = file.table(ALLOCATIONS, counts)
+    check_allocations(file, table)
+    return table
+
+
+def _make_templates(file: RunFile, table: pa.Table, rows: pa.Table) -> list[Template]:
+    kept = _SavedRows(rows)
     found = []
     first = 0
-    for given in read_table(archive, TEMPLATES).to_pylist():
-        num_rows = given.pop("num_rows")
-        engines = {Engine(name): ps for name, ps in given.pop("engine_busy_ps")}
-        limits = {Limit(name): ps for name, ps in given.pop("limits_ps")}
-        by_rank = tuple(given.pop("hbm_bytes_by_rank"))
-        launched_with = json.loads(given.pop("given"))
-        energies = {Energy(name): pj for name, pj in given.pop("energy_pj", ())}
+    launched_with: dict[str, Any] = {}
+    for values in table.to_pylist():
+        num_rows, text = values.pop("num_rows"), values.pop("given")
+        if text not in launched_with:
+            file.hold(TEMPLATES.part, Given, text)
+            launched_with[text] = from_json(text)
+        engines = {Engine(name): ps for name, ps in values.pop("engine_busy_ps")}
+        limits = {Limit(name): ps for name, ps in values.pop("limits_ps")}
+        by_rank = tuple(values.pop("hbm_bytes_by_rank"))
+        energies = {Energy(name): pj for name, pj in values.pop("energy_pj", ())}
         found.append(
             Template(
-                **given,
+                **values,
                 engine_busy_ps=engines,
                 limits_ps=limits,
                 hbm_bytes_by_rank=by_rank,
-                given=launched_with,
+                given=launched_with[text],
                 energy_pj=energies,
-                make_rows=rows.maker(first, num_rows),
+                make_rows=kept.maker(first, num_rows),
             )
         )
         first += num_rows

@@ -28,25 +28,19 @@ from kernbench.op_log import (
 )
 from kernbench.saved.actions import Actions, write_actions
 from kernbench.saved.allocations import EVENTS, table_of
-from kernbench.saved.allocations import MEMBER as ALLOCATIONS
 from kernbench.saved.layout import (
     ABOUT,
-    COMMAND_SCHEMA,
+    ALLOCATIONS,
     COMMANDS,
     FORMAT,
-    HOST_SCHEMA,
     HOSTS,
-    RANGE_SCHEMA,
     RANGES,
-    ROW_SCHEMA,
     ROWS,
     SOURCES,
-    TEMPLATE_SCHEMA,
     TEMPLATES,
-    WAIT_SCHEMA,
     WAITS,
     WOKEN,
-    WOKEN_SCHEMA,
+    TableLayout,
 )
 from kernbench.saved.parts import write_part, write_table
 from kernbench.saved.program_lines import write_lines
@@ -83,7 +77,7 @@ def save_run(
         if actions is not None:
             write_actions(archive, actions)
         if log.allocations is not None:
-            write_table(archive, ALLOCATIONS, table_of(log.allocations), counts=EVENTS)
+            write_table(archive, ALLOCATIONS.part, table_of(log.allocations), counts=EVENTS)
         if log.program_lines is not None:
             files += write_lines(archive, commands.numbers, log.program_lines)
         sources = _write_sources(archive, files)
@@ -108,24 +102,24 @@ def _write_templates(
     for template, num_ranks in zip(commands.templates, commands.num_ranks.tolist(), strict=True):
         ranks.setdefault(template, num_ranks)
     reader = RowReader()
-    columns: dict[str, list[Any]] = {name: [] for name in TEMPLATE_SCHEMA.names}
+    columns: dict[str, list[Any]] = {name: [] for name in TEMPLATES.schema.names}
     parts: dict[str, list[Any]] = {name: [] for name in ROW_COLUMNS}
     for template, num_ranks in ranks.items():
         rows = reader.read(template, num_ranks)
         for name in ROW_COLUMNS:
             parts[name].append(rows[name])
-        for name in TEMPLATE_SCHEMA.names:
+        for name in TEMPLATES.schema.names:
             columns[name].append(rows.num_rows if name == "num_rows" else _value(template, name))
-    write_table(archive, TEMPLATES, pa.table(columns, TEMPLATE_SCHEMA))
+    write_table(archive, TEMPLATES.part, pa.table(columns, TEMPLATES.schema))
     texts = reader.vocabulary.texts
     arrays = []
-    for field in ROW_SCHEMA:
+    for field in ROWS.schema:
         values = np.concatenate(parts[field.name]) if ranks else np.zeros(0, dtype=np.int32)
         if field.name in TEXT_COLUMNS:
             arrays.append(pa.DictionaryArray.from_arrays(pa.array(values, pa.int32()), texts))
         else:
             arrays.append(pa.array(values, field.type))
-    write_table(archive, ROWS, pa.table(arrays, schema=ROW_SCHEMA), repeats=True)
+    write_table(archive, ROWS.part, pa.table(arrays, schema=ROWS.schema), repeats=True)
     files = {code for column in parts["file"] for code in np.unique(_distinct(column)).tolist()}
     return {each: number for number, each in enumerate(ranks)}, [
         texts[code] for code in sorted(files)
@@ -161,7 +155,7 @@ def _write_commands(
         _lists(np.fromiter(chain.from_iterable(addresses), np.int64), addresses_at),
         *_sites(log, numbers),
     ]
-    write_table(archive, COMMANDS, _table(columns, COMMAND_SCHEMA))
+    _write(archive, COMMANDS, columns)
 
 
 def _numbers_of(after: Column, log: OpLog) -> Column:
@@ -205,26 +199,26 @@ def _lists(values: Column, offsets: Column) -> pa.Array:
 def _write_hosts(archive: zipfile.ZipFile, log: OpLog) -> None:
     spans = host_columns(log)
     columns = [spans.ranks, spans.kinds, spans.labels, spans.starts_ps, spans.ends_ps]
-    write_table(archive, HOSTS, _table(columns, HOST_SCHEMA))
+    _write(archive, HOSTS, columns)
     rank, end_ps, after = (log.plain_waits[first::3] for first in range(3))
     waits = [rank, end_ps, [log.number_of(each) for each in after]]
-    write_table(archive, WAITS, _table(waits, WAIT_SCHEMA))
+    _write(archive, WAITS, waits)
     woken = [[each[part] for each in log.woken] for part in range(3)]
-    write_table(archive, WOKEN, _table(woken, WOKEN_SCHEMA))
-    ranges = [[getattr(each, name) for each in log.host_ranges] for name in RANGE_SCHEMA.names]
-    write_table(archive, RANGES, _table(ranges, RANGE_SCHEMA))
+    _write(archive, WOKEN, woken)
+    ranges = [[getattr(each, name) for each in log.host_ranges] for name in RANGES.schema.names]
+    _write(archive, RANGES, ranges)
 
 
-def _table(columns: Sequence[Any], schema: pa.Schema) -> pa.Table:
+def _write(archive: zipfile.ZipFile, layout: TableLayout, columns: Sequence[Any]) -> None:
     arrays = []
-    for values, field in zip(columns, schema, strict=True):
+    for values, field in zip(columns, layout.schema, strict=True):
         if isinstance(values, pa.Array):
             arrays.append(values.cast(field.type))
         elif pa.types.is_dictionary(field.type):
             arrays.append(pa.array(values, pa.string()).dictionary_encode())
         else:
             arrays.append(pa.array(values, field.type))
-    return pa.table(arrays, schema=schema)
+    write_table(archive, layout.part, pa.table(arrays, schema=layout.schema))
 
 
 def _write_sources(archive: zipfile.ZipFile, files: Sequence[str]) -> list[str]:

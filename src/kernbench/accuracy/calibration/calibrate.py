@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import yaml
 
 from kernbench.accuracy.calibration.constants import Constant, constants_of, number_at
 from kernbench.accuracy.calibration.least_squares import solve
@@ -17,6 +16,7 @@ from kernbench.accuracy.calibration.rows import Array, Modeled, modeled
 from kernbench.accuracy.validation import Category, Errors, Row, errors_of, part_of
 from kernbench.errors import UnknownNameError, UsageError, nearest
 from kernbench.hardware import machine_text, parse_machine
+from kernbench.inputs import parse_yaml
 
 _SCALE = 0.05
 """The residual, as a logarithm of time, from which a row is treated as an outlier."""
@@ -88,11 +88,11 @@ def calibrate(
             f"{', '.join(spec.devices) or 'none (add devices: [NAME] to the file)'}; "
             f"the rows are of {', '.join(found) or 'none'}"
         )
-    _check_names(only, yaml.safe_load(text), spec.name)
+    _check_names(only, parse_yaml(text, origin), spec.name)
     fits = []
     for category in Category:
         of_category = [row for row in own if row.category is category]
-        constants = _chosen(constants_of(category, yaml.safe_load(text)), only)
+        constants = _chosen(constants_of(category, parse_yaml(text, origin)), only)
         if not of_category or not constants:
             continue
         fit = _Fit(text, origin, category, constants)
@@ -127,7 +127,7 @@ class _Fit:
         self.origin = origin
         self.category = category
         self.constants = constants
-        data = yaml.safe_load(text)
+        data = parse_yaml(text, origin)
         self.start = np.array([number_at(data, each.key) for each in constants], dtype=np.float64)
 
     def with_values(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import yaml
-
 from kernbench.accuracy.calibration.constants import constants_of, number_at
 from kernbench.accuracy.calibration.machine_text import edited
 from kernbench.accuracy.validation import Category
 from kernbench.errors import UsageError
 from kernbench.hardware import machine_text
+from kernbench.inputs import parse_yaml
 
 
 def transferred(donor: str, target: str, category: Category = Category.GEMM) -> str:
@@ -21,7 +20,7 @@ def transferred(donor: str, target: str, category: Category = Category.GEMM) -> 
         UsageError: One of them has a constant that the other lacks.
     """
     text, origin = machine_text(target)
-    own, given = (yaml.safe_load(each) for each in (text, machine_text(donor)[0]))
+    own, given = (parse_yaml(*each) for each in ((text, origin), machine_text(donor)))
     theirs, mine = (constants_of(category, each) for each in (given, own))
     if theirs != mine:
         names = {each.key for each in theirs} ^ {each.key for each in mine}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernbench.errors import UsageError
+from kernbench.inputs import opened_csv
 from kernbench.ops import ELEMENTWISE_OPS, ROW_OPS
 
 MEMBOUND_OPS = tuple(sorted(ELEMENTWISE_OPS | ROW_OPS))
@@ -67,16 +68,8 @@ def read_shapes(path: str | Path) -> list[Shape]:
         number above 0; an op is unknown. The text names the line.
     """
     path = Path(path)
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            try:
-                return list(dict.fromkeys(_of_lines(path.name, reader)))
-            except csv.Error as error:
-                line = reader.line_num + 1
-                raise UsageError(f"{path.name}:{line}: cannot be read: {error}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from None
+    with opened_csv(path) as reader:
+        return list(dict.fromkeys(_of_lines(path.name, reader)))
 
 
 def _of_lines(file: str, reader: csv.DictReader[str]) -> Iterator[Shape]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from kernbench.accuracy.programs.program import LOOPS, Program
 from kernbench.errors import UsageError
+from kernbench.inputs import MOST_JSON_BYTES, read_text
 
 PROGRAMS = Path("build/programs")
 """Where ``make programs`` puts what it fetches."""
@@ -114,7 +115,7 @@ def read_kept(path: Path) -> list[dict[str, Any]]:
         UsageError: It cannot be read, or a line is no answer.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        lines = read_text(path, MOST_JSON_BYTES).splitlines() if path.exists() else []
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
     return [_line(text, f"{path}:{number}") for number, text in enumerate(lines, 1)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -105,7 +106,7 @@ def _start(options: SweepOptions) -> int:
     from kernbench.cli.sweeps.points import SweptBench
     from kernbench.cli.sweeps.running import Limits
     from kernbench.cli.sweeps.store import ResultFolder
-    from kernbench.cli.sweeps.study import parse_shard
+    from kernbench.cli.sweeps.study import is_study, named, parse_shard
     from kernbench.cli.sweeps.table import check_table
 
     study = _study(options)
@@ -116,8 +117,9 @@ def _start(options: SweepOptions) -> int:
         from kernbench.accuracy.validation import format_of_plot
 
         format_of_plot(Path(options.plot))
-    program = SweptBench(study.program, study.settings)
-    points = study.points(program)[part::parts]
+    with named(Path(options.program)) if is_study(options.program) else nullcontext():
+        program = SweptBench(study.program, study.settings)
+        points = study.points(program)[part::parts]
     folder = Path(options.output or f"sweeps/{program.name}")
     store = ResultFolder(folder, program.path.name)
     limits = Limits(timeout_s=study.timeout_s, memory_mb=study.memory_mb)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kernbench.cli.sweeps.points import Point, Settings, SweptBench, distinct
-from kernbench.errors import UsageError
+from kernbench.errors import MachineError, UnknownNameError, UsageError
+from kernbench.inputs import MOST_YAML_BYTES, parse_yaml, read_text
 
 MOST_POINTS = 1_000_000
 
@@ -149,7 +150,7 @@ def parse_memory(text: str | None) -> float | None:
                 found = float(text[: -len(unit)]) * factor
             except ValueError:
                 break
-            if found > 0:
+            if 0 < found < float("inf"):
                 return found
     raise UsageError(f"--memory must be like 2GB or 512MB, but got {text!r}")
 
@@ -170,7 +171,7 @@ class _StudyFile(BaseModel):
     """Keys of the machine that differ for all points."""
     grid: dict[str, list[Any]] = {}
     points: list[dict[str, Any]] = []
-    timeout: float | None = Field(default=None, gt=0)
+    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     memory: str | None = None
 
 
@@ -186,11 +187,10 @@ def load_study(path: Path) -> Study:
         UsageError: It cannot be read, or is no study; names the key.
     """
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = read_text(path, MOST_YAML_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    data = parse_yaml(text, str(path))
     try:
         found = _StudyFile.model_validate(data)
     except ValidationError as error:
@@ -201,8 +201,14 @@ def load_study(path: Path) -> Study:
             f"{', '.join(_StudyFile.model_fields)}"
         ) from None
     beside = path.parent / found.program
+    try:
+        is_beside = beside.is_file()
+    except OSError as error:
+        raise UsageError(f"{path}: program: {error.strerror}") from None
+    with named(path):
+        memory_mb = parse_memory(found.memory)
     return Study(
-        program=str(beside) if beside.is_file() else found.program,
+        program=str(beside) if is_beside else found.program,
         settings=Settings(
             machine=found.machine,
             ranks=found.ranks,
@@ -214,8 +220,17 @@ def load_study(path: Path) -> Study:
         axes={_name(name): list(map(as_text, values)) for name, values in found.grid.items()},
         chosen=[{_name(k): as_text(v) for k, v in each.items()} for each in found.points],
         timeout_s=found.timeout,
-        memory_mb=parse_memory(found.memory),
+        memory_mb=memory_mb,
     )
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Say of which file's program, key or value an error is."""
+    try:
+        yield
+    except (UsageError, UnknownNameError, MachineError) as error:
+        raise UsageError(f"{path}: {error}") from None
 
 
 def extended(study: Study, **given: Any) -> Study:

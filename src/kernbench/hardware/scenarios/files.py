@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kernbench.errors import MachineError
 from kernbench.hardware.loading import changed_machine, yaml_mapping
+from kernbench.inputs import MOST_YAML_BYTES, read_text
 
 if TYPE_CHECKING:
     from kernbench.hardware.machine import Machine
@@ -26,7 +27,7 @@ def with_scenario(machine: Machine, file: str) -> Machine:
     """
     path = Path(file)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, MOST_YAML_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise MachineError(f"--scenario {path}: cannot be read: {reason}") from None

@@ -11,7 +11,6 @@ import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,103 +18,13 @@ import numpy.typing as npt
 
 from kernbench.clock import frame_of_program
 from kernbench.op_log import UNKNOWN_SITE
-from kernbench.saved import Actions, Actor
+from kernbench.saved import Action, Actions, Actor
 
 if TYPE_CHECKING:
     from kernbench.clock import Handle, Rank, Simulation, Stream
     from kernbench.op_log import OpLog, Site
 
 
-class Action(IntEnum):
-    """What an action is; its three numbers are named behind it.
-
-    A *handle* is two numbers: who made it, and by which of its actions.
-    """
-
-    LAUNCH = 0
-    """A kernel: work, addresses, stream."""
-    TRANSFER = 1
-    """A fill or a copy: work, addresses, stream."""
-    KEPT_LAUNCH = 2
-    """A kernel that decides by data: work, addresses, stream."""
-    HOST_LAUNCH = 3
-    """The host's time for a launch: label."""
-    BLOCK = 4
-    """Wait for a handle."""
-    POLL = 5
-    """Ask whether a handle has ended."""
-    MARK = 6
-    """Record an event on a stream: stream."""
-    STREAM_WAITS = 7
-    """Make a stream wait for a handle: handle, stream."""
-    STREAM_IS_BEHIND = 8
-    """The same for a collective that the host then regards as ended: handle, stream."""
-    ARRIVE = 9
-    """Bring a part to a collective: meeting, part, the spans that it uses."""
-    BIND = 10
-    """Take a device as the current one: SIP."""
-    SPAWN = 11
-    """Start ranks: the first one's actor, how many, number of the spawn."""
-    JOIN = 12
-    """Wait for all ranks of a spawn: number of the spawn."""
-    DRAIN = 13
-    """Let everything come to its end."""
-
-    # Of hosts that run ahead of their devices, as those of PyTorch programs do.
-    PAY = 14
-    """Let a host spend what it owes: calls of Python, number of what it owes."""
-    SPEND = 15
-    """Let a host spend the time of a launch: number of a spend."""
-    OPERATION = 16
-    """An operation: timing, stream, number of a spend."""
-    COPY = 17
-    """A copy from or to the host, for which a launch was spent: work, stream."""
-    HOST_MARK = 18
-    """Record an event on a stream: stream."""
-    HOST_STREAM_WAITS = 19
-    """Make a stream wait for a handle: handle, stream."""
-    HOST_POLL = 20
-    """Ask whether something has ended: label."""
-    HOST_GLANCE = 21
-    """Look at what others have done: label."""
-    HOST_CLOCK = 22
-    """Read a clock."""
-    HOST_SLEEP = 23
-    """Sleep: picoseconds."""
-    CATCH_UP = 24
-    """Wait for the host's time."""
-    HOST_WAIT = 25
-    """Wait for a handle."""
-    HOST_READ = 26
-    """Read a result that the host has waited for."""
-    HOST_ALLOCATE = 27
-    """Get memory from the driver."""
-    WAIT_DATA = 28
-    """Wait until all ranks have called a collective: handle of the part."""
-    SET_KEY = 29
-    """Set a key that others may wait for: label."""
-    WAIT_KEYS = 30
-    """Wait until keys are set: their labels as a tuple, label."""
-    GRAPH_OPERATIONS = 31
-    """Operations that the latest spend has launched: timings as a tuple, stream."""
-    GRAPH_COPY = 32
-    """A copy that it has launched: work, stream."""
-    GRAPH_MARK = 33
-    """An event that it has launched: stream."""
-    GRAPH_STREAM_WAITS = 34
-    """A stream's wait that it has launched: handle, stream."""
-
-    TAIL = -2
-    """In place of who made a handle: whatever is last on a stream."""
-
-
-ON_HANDLES = frozenset(
-    (
-        Action.BLOCK, Action.POLL, Action.STREAM_WAITS, Action.STREAM_IS_BEHIND,
-        Action.HOST_STREAM_WAITS, Action.HOST_WAIT, Action.WAIT_DATA, Action.GRAPH_STREAM_WAITS,
-    )
-)  # fmt: skip
-"""The actions whose first two numbers are a handle."""
 _COPIES = ("copy_from_host", "copy_to_host")
 _LAUNCH, _HOST_LAUNCH, _ARRIVE = Action.LAUNCH.value, Action.HOST_LAUNCH.value, Action.ARRIVE.value
 """Members of an enumeration take a look-up of their own."""

@@ -18,7 +18,7 @@ from kernbench.logs import logger, show_logs_asked_for
 from kernbench.memory import AllocationLog
 from kernbench.op_log import OpLog
 from kernbench.replay import OutsideReads
-from kernbench.runtime_api.base.actions import Action, Keeper
+from kernbench.runtime_api.base.actions import Keeper
 from kernbench.runtime_api.base.device_costs import TransferTemplates
 from kernbench.runtime_api.base.devices import Devices
 from kernbench.runtime_api.base.line_recorder import LineRecorder
@@ -33,6 +33,7 @@ from kernbench.runtime_api.memory.host_tensor import LentMemory
 from kernbench.runtime_api.memory.in_flight import find_in_flight
 from kernbench.runtime_api.memory.storage import BufferView
 from kernbench.sanitizer import TouchKind, build_sanitizer
+from kernbench.saved import Action
 from kernbench.triton_backend import cache_remarks
 
 if TYPE_CHECKING:

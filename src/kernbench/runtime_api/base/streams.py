@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kernbench.clock import Handle, Stream, StreamCommand
 from kernbench.errors import UsageError
-from kernbench.runtime_api.base.actions import Action
+from kernbench.saved import Action
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.base.run import Run

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from kernbench.clock import StreamCommand, UserSite, on_greenlet
 from kernbench.errors import UsageError
 from kernbench.kernel_time import KernelOperand, KernelOperands, meet_operands
-from kernbench.runtime_api.base.actions import ON_HANDLES, Action
 from kernbench.runtime_api.base.streams import Marker, WaitFor
 from kernbench.runtime_api.base.transfers import DeviceCommand
 from kernbench.runtime_api.collectives.collective import Collective
@@ -19,6 +18,7 @@ from kernbench.runtime_api.front.multiprocessing import SpawnContext
 from kernbench.runtime_api.launches.kept_launches import launch_of
 from kernbench.runtime_api.launches.kernel_plan import KernelEntry
 from kernbench.runtime_api.launches.launcher import KernelLaunch
+from kernbench.saved import ON_HANDLES, Action
 
 if TYPE_CHECKING:
     from kernbench.clock import Handle, Stream

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kernbench.errors import UnknownNameError, UsageError, nearest
+from kernbench.inputs import MOST_JSON_BYTES, parse_json, read_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +144,10 @@ KNOWN = {
 }  # fmt: skip
 
 
+_MOST = 10**9
+"""Of any size."""
+
+
 def model_of(given: str) -> ModelShape:
     """Return the model of a name, or of a Hugging Face ``config.json``.
 
@@ -156,11 +160,11 @@ def model_of(given: str) -> ModelShape:
         path /= "config.json"
     if path.suffix == ".json":
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            text = read_text(path, MOST_JSON_BYTES)
+        except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise UsageError(f"{path}: no config.json that can be read: {why}") from None
-        return _of_config(found, path)
+        return _of_config(parse_json(text, str(path)), path)
     if given not in KNOWN:
         raise UnknownNameError(
             f"unknown model {given!r} (or name a config.json): {nearest(given, KNOWN)}"
@@ -173,12 +177,17 @@ def _of_config(found: Any, path: Path) -> ModelShape:
     if not isinstance(found, dict):
         raise UsageError(f"{path}: must be an object, as Hugging Face's config.json")
 
-    def size(*names: str, otherwise: int | None = None) -> int:
+    def size(*names: str, otherwise: int | None = None, least: int = 1) -> int:
+        if otherwise == 0:
+            least = 0
         for name in names:
             value = found.get(name)
             if value is not None:
-                if type(value) is not int or value < 0:
-                    raise UsageError(f"{path}: {name} must be a whole number, but got {value!r}")
+                if type(value) is not int or not least <= value <= _MOST:
+                    raise UsageError(
+                        f"{path}: {name} must be a whole number from {least} to {_MOST:,}, but got "
+                        f"{value!r:.40}"
+                    )
                 return value
         if otherwise is None:
             raise UsageError(f"{path}: there is no {' or '.join(names)}")
@@ -187,7 +196,7 @@ def _of_config(found: Any, path: Path) -> ModelShape:
     hidden, heads = size("hidden_size", "n_embd"), size("num_attention_heads", "n_head")
     is_gpt2 = "n_embd" in found
     experts = size("num_local_experts", "num_experts", "n_routed_experts", otherwise=0)
-    inner = size("intermediate_size", "n_inner", otherwise=4 * hidden)
+    inner = size("intermediate_size", "n_inner", otherwise=4 * hidden, least=0)
     expert_inner = size("moe_intermediate_size", otherwise=inner) if experts else 0
     rank = size("kv_lora_rank", otherwise=0)
     latent = rank + size("qk_rope_head_dim", otherwise=0) if rank else 0

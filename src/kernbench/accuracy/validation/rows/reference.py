@@ -17,6 +17,7 @@ from kernbench.accuracy.validation.rows.forms import (
     time_of,
 )
 from kernbench.errors import UsageError
+from kernbench.inputs import opened_csv
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +89,8 @@ def read_rows(paths: Iterable[str | Path]) -> list[Row]:
     found: list[Row] = []
     for each in paths:
         path = Path(each)
-        try:
-            with path.open(newline="", encoding="utf-8") as file:
-                reader = csv.DictReader(file)
-                try:
-                    found += _read(path.name, reader)
-                except csv.Error as error:
-                    line = reader.line_num + 1
-                    raise UsageError(f"{path.name}:{line}: cannot be read: {error}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path}: cannot be read: {error}") from None
+        with opened_csv(path) as reader:
+            found += _read(path.name, reader)
     return found
 
 

@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.errors import UsageError
-from kernbench.runtime_api.base.actions import ON_HANDLES, Action
 from kernbench.runtime_api.base.folding.axes import shown
-from kernbench.saved import Actor
+from kernbench.saved import ON_HANDLES, OPERANDS, STREAMS, Action, Actor
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.base.folding.classes import Folding
@@ -25,20 +24,9 @@ if TYPE_CHECKING:
 Numbers = npt.NDArray[np.int64]
 
 _STREAM_AT = {
-    Action.LAUNCH: 3,
-    Action.TRANSFER: 3,
-    Action.KEPT_LAUNCH: 3,
-    Action.STREAM_WAITS: 3,
-    Action.STREAM_IS_BEHIND: 3,
-    Action.HOST_STREAM_WAITS: 3,
-    Action.GRAPH_STREAM_WAITS: 3,
-    Action.OPERATION: 2,
-    Action.COPY: 2,
-    Action.GRAPH_OPERATIONS: 2,
-    Action.GRAPH_COPY: 2,
-    Action.MARK: 1,
-    Action.HOST_MARK: 1,
-    Action.GRAPH_MARK: 1,
+    action: 1 + operands.index(STREAMS)
+    for action, operands in OPERANDS.items()
+    if STREAMS in operands
 }
 """Which of the numbers of an action is a stream."""
 _WITH_SIP = (Action.TRANSFER, Action.COPY, Action.GRAPH_COPY)
