@@ -86,3 +86,5 @@ def test_what_one_process_pays_for_all_is_said_where_hosts_take_time(
     # Only one of the two is true.
     assert ("to the picosecond" in lines[1]) != is_said
     assert ("once per process" in lines[1]) == is_said
+    folding.once_ps = 0
+    assert "to the picosecond" in folding.remarks()[1]

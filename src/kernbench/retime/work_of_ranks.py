@@ -81,7 +81,7 @@ class RankWork(NamedTuple):
     peak_bytes: int
 
 
-class Difference(NamedTuple):
+class RankDifference(NamedTuple):
     """Where ranks part."""
 
     text: str
@@ -133,7 +133,7 @@ def busy_ps(log: OpLog) -> dict[int, int]:
     return found
 
 
-def first_difference(known: RankWork, other: RankWork, *, rank: int) -> Difference | None:
+def first_difference(known: RankWork, other: RankWork, *, rank: int) -> RankDifference | None:
     """Return where another rank first does not do what ``rank`` does; None if it does.
 
     What it does comes before the memory that it needs, and before the time that its host takes.
@@ -142,7 +142,7 @@ def first_difference(known: RankWork, other: RankWork, *, rank: int) -> Differen
         if mine is None or its is None or mine[:2] != its[:2]:
             has_name = mine is not None and its is not None and mine.name == its.name
             text = f"{_told(its, has_name)} instead of {_told(mine, has_name)}"
-            return Difference(text, is_of_work=True)
+            return RankDifference(text, is_of_work=True)
     return _other_memory(known, other, rank) or _other_time(known, other)
 
 
@@ -172,7 +172,7 @@ def _at(site: Site) -> str:
     return "" if site == UNKNOWN_SITE else f" at {Path(site[0]).name}:{site[1]}"
 
 
-def _other_memory(known: RankWork, other: RankWork, rank: int) -> Difference | None:
+def _other_memory(known: RankWork, other: RankWork, rank: int) -> RankDifference | None:
     if known.peak_bytes == other.peak_bytes:
         return None
     text = (
@@ -185,10 +185,10 @@ def _other_memory(known: RankWork, other: RankWork, rank: int) -> Difference | N
             instead = "nothing" if mine is None else f"{format_size(mine[0])}{_at(mine[1])}"
             text += f"; the first to differ is {took}, where rank {rank} allocates {instead}"
             break
-    return Difference(text, is_of_work=True)
+    return RankDifference(text, is_of_work=True)
 
 
-def _other_time(known: RankWork, other: RankWork) -> Difference | None:
+def _other_time(known: RankWork, other: RankWork) -> RankDifference | None:
     # What differs in time alone was called in the same order.
     for mine, its in zip(known.deeds, other.deeds, strict=True):
         if mine.host != its.host:
@@ -200,11 +200,11 @@ def _other_time(known: RankWork, other: RankWork) -> Difference | None:
             if by_ps:
                 longer = "longer" if by_ps > 0 else "less long"
                 text += f"; its host is busy {format_ns(abs(by_ps) / 1000)} {longer} in all"
-            return Difference(text, is_of_work=False)
+            return RankDifference(text, is_of_work=False)
     if known.kernels != other.kernels:
         keys = {*known.kernels, *other.kernels}
         name, _ = min(k for k in keys if known.kernels.get(k) != other.kernels.get(k))
-        return Difference(f"{name} takes another time", is_of_work=False)
+        return RankDifference(f"{name} takes another time", is_of_work=False)
     return None
 
 

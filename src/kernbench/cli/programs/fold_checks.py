@@ -24,7 +24,7 @@ Covered = tuple[str, tuple["RankAxis", ...], int]
 """A place in a node, or a group: in which rows of which axes, and its first rank."""
 
 
-class Chosen(NamedTuple):
+class CoveringRanks(NamedTuple):
     """The ranks that a check runs."""
 
     bases: list[int]
@@ -43,7 +43,7 @@ class Verdict(NamedTuple):
 
 def chosen(
     folding: Folding, groups: Sequence[tuple[int, ...]], per_node: int, num_checks: int
-) -> Chosen:
+) -> CoveringRanks:
     """Return which other ranks to run, so many or as many as cover what is taken to be equal.
 
     Those that cover most come first: places in a node, and groups of which no rank has run yet.
@@ -53,7 +53,7 @@ def chosen(
     left = wanted - covers.pop(0)
     is_covering = num_checks == COVERING
     if is_covering and folding.num_ranks <= MOST_IN_FULL:
-        return Chosen(sorted(covers), "")
+        return CoveringRanks(sorted(covers), "")
     most = min(MOST_COVERING if is_covering else num_checks, len(covers))
     found: list[int] = []
     while len(found) < most and (left or not is_covering):
@@ -63,7 +63,7 @@ def chosen(
         best = max(rest[start:] + rest[:start], key=lambda base: len(covers[base] & left))
         found.append(best)
         left -= covers[best]
-    return Chosen(sorted(found), _in_words(wanted, left))
+    return CoveringRanks(sorted(found), _in_words(wanted, left))
 
 
 def _covers(

@@ -71,7 +71,7 @@ def check_folding(has_data: bool, num_ranks: int, machine: Machine, options: str
         raise UsageError(f"--fold needs ranks: pass {options}")
 
 
-class Watched(NamedTuple):
+class WatchedRun(NamedTuple):
     """A run of a program whose output nobody saw."""
 
     axes: Axes
@@ -103,7 +103,7 @@ class _Folder:
         self._folding.begin(context.run)
         return context
 
-    def watched(self, axes: Axes, base: int, plays: bool) -> Watched | RankAxis:
+    def watched(self, axes: Axes, base: int, plays: bool) -> WatchedRun | RankAxis:
         """Return what ranks did, and if it ``plays`` that with all ranks, when collectives ran.
 
         Returns the axis along which more ranks have to run, if that turns out.
@@ -127,7 +127,7 @@ class _Folder:
                 placements = placements_of_all(context)
             except UsageError as error:
                 why_not = str(error)
-        return Watched(
+        return WatchedRun(
             axes,
             work_of_ranks(context),
             groups_of(context),
@@ -180,11 +180,11 @@ def _run_folded(
     folder = _Folder(make_context, num_ranks, work)
     is_tried = num_ranks <= MOST_TRIED
     with _elsewhere(folder) if num_checks or is_tried else contextlib.nullcontext(None) as other:
-        tried: Watched | Failed | None = None
+        tried: WatchedRun | Failed | None = None
         if is_tried and other is not None:
             # What fails there fails here, too, where it is seen.
             tried = _watched(other, (), 0, plays=True)
-        known = tried if isinstance(tried, Watched) else None
+        known = tried if isinstance(tried, WatchedRun) else None
         found_axes = () if known is None else known.axes
 
         def report_on(axes: Axes) -> int:
@@ -223,11 +223,11 @@ def _run_folded(
         return folder.split(report_on, found_axes)[1]
 
 
-def _watched(other: Ask, axes: Axes, base: int, *, plays: bool = False) -> Watched | Failed:
+def _watched(other: Ask, axes: Axes, base: int, *, plays: bool = False) -> WatchedRun | Failed:
     """Run a program unseen, each time that more ranks have to run in a process of its own."""
     while True:
-        found: Watched | Failed | RankAxis = other("watched", axes, base, plays)
-        if isinstance(found, (Watched, Failed)):
+        found: WatchedRun | Failed | RankAxis = other("watched", axes, base, plays)
+        if isinstance(found, (WatchedRun, Failed)):
             return found
         axes = (*axes, found)
 
@@ -236,7 +236,7 @@ class _Check:
     """Runs other ranks of a program, where nothing has run before, and compares them."""
 
     def __init__(
-        self, folding: Folding, known: Watched | None, other: Ask | None, machine: Machine
+        self, folding: Folding, known: WatchedRun | None, other: Ask | None, machine: Machine
     ) -> None:
         self._folding, self._known, self._other = folding, known, other
         self._per_node = min(machine.sips_per_node, machine.num_sips // machine.num_hosts)
@@ -303,7 +303,7 @@ class _Check:
             )
         return lines, found.is_same_work
 
-    def _watched(self, base: int) -> Watched:
+    def _watched(self, base: int) -> WatchedRun:
         assert self._other is not None
         found = _watched(self._other, self._folding.axes, base)
         if isinstance(found, Failed):

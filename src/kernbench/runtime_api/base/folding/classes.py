@@ -305,7 +305,7 @@ class Folding:
             )
         if self.why_not:
             lines.append(f"what others do was not done again, as {self.why_not}")
-        if self.has_host_times:
+        if self.has_host_times and self.once_ps != 0:
             lines.append(f"all of that {self._but_for()}")
         return lines
 
@@ -322,7 +322,7 @@ class Folding:
 
     def _but_for(self) -> str:
         """Return what times have that those of all ranks in one process have not."""
-        if not self.has_host_times:
+        if not self.has_host_times or self.once_ps == 0:
             return "to the picosecond"
         most = "by a time that is not known"
         if self.once_ps is not None:
