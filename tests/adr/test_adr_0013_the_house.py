@@ -24,8 +24,8 @@ SEAMS = {
         # Programs, which no module imports.
         "kernbench.accuracy.programs.loops",
     ),
-    # Files that users write: machines, and studies.
-    "pydantic": ("kernbench.hardware", "kernbench.cli.sweeps.study"),
+    # Files that users write, machines and studies, or get from others: saved runs.
+    "pydantic": ("kernbench.hardware", "kernbench.cli.sweeps.study", "kernbench.saved"),
     "torch": (
         "kernbench.torch_bridge",
         "kernbench.accuracy.measurement.cuda",

@@ -43,7 +43,7 @@ _INT, _SHORT = pa.int64(), pa.int32()
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnLayout:
     """A column of numbers or texts, or of lists of them."""
 
     name: str
@@ -63,7 +63,7 @@ class TableLayout:
     """A table, which is a part of the file."""
 
     part: str
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnLayout, ...]
     value_bytes: int = 64
     """What a value takes about in memory, beside its place in a column: most become objects."""
     rows_of: str = ""
@@ -78,34 +78,34 @@ def _among(values: Iterable[str]) -> frozenset[str]:
     return frozenset(map(str, values))
 
 
-def _map(name: str, keys: Iterable[str], *, is_optional: bool = False) -> Column:
+def _map(name: str, keys: Iterable[str], *, is_optional: bool = False) -> ColumnLayout:
     kind = pa.map_(pa.string(), _INT)
-    return Column(name, kind, among=_among(keys), is_optional=is_optional)
+    return ColumnLayout(name, kind, among=_among(keys), is_optional=is_optional)
 
 
-def _numbered(name: str, of: str, *, is_list: bool = False) -> Column:
-    return Column(name, pa.list_(_SHORT) if is_list else _SHORT, of=of)
+def _numbered(name: str, of: str, *, is_list: bool = False) -> ColumnLayout:
+    return ColumnLayout(name, pa.list_(_SHORT) if is_list else _SHORT, of=of)
 
 
 TEMPLATES = TableLayout(
     "templates.parquet",
     (
-        Column("name", pa.string()),
-        Column("kind", pa.string(), among=_among(KINDS)),
-        Column("algorithm", pa.string()),
+        ColumnLayout("name", pa.string()),
+        ColumnLayout("kind", pa.string(), among=_among(KINDS)),
+        ColumnLayout("algorithm", pa.string()),
         *[
-            Column(name, _INT)
+            ColumnLayout(name, _INT)
             for name in (
                 *("duration_ps", "flops", "hbm_bytes", "message_bytes", "bound_ps", "comm_ps"),
             )
         ],
-        Column("family", pa.string()),
+        ColumnLayout("family", pa.string()),
         _map("engine_busy_ps", Engine),
         _map("limits_ps", Limit),
-        Column("hbm_bytes_by_rank", pa.list_(_INT)),
-        Column("given", pa.string()),
+        ColumnLayout("hbm_bytes_by_rank", pa.list_(_INT)),
+        ColumnLayout("given", pa.string()),
         _map("energy_pj", Energy, is_optional=True),
-        Column("num_rows", _INT),
+        ColumnLayout("num_rows", _INT),
     ),
     value_bytes=128,
 )
@@ -118,13 +118,13 @@ _OR_NONE = frozenset(
 _AMONG = {"engine": _among(Engine), "src_space": _among(Space), "dst_space": _among(Space)}
 
 
-def _of_rows(name: str) -> Column:
+def _of_rows(name: str) -> ColumnLayout:
     if name in TEXT_COLUMNS:
-        return Column(name, _TEXT, among=_AMONG.get(name, frozenset()))
+        return ColumnLayout(name, _TEXT, among=_AMONG.get(name, frozenset()))
     kind = _INT if name in WIDE_COLUMNS else _SHORT
     if name == "link":
-        return Column(name, kind, least=-1, of="links")
-    return Column(name, kind, least=-1 if name in _OR_NONE else 0)
+        return ColumnLayout(name, kind, least=-1, of="links")
+    return ColumnLayout(name, kind, least=-1 if name in _OR_NONE else 0)
 
 
 ROWS = TableLayout(
@@ -134,17 +134,17 @@ ROWS = TableLayout(
 COMMANDS = TableLayout(
     "commands.parquet",
     (
-        Column("launch", _INT, least=1),
+        ColumnLayout("launch", _INT, least=1),
         _numbered("template", "templates"),
-        Column("stream", _TEXT),
+        ColumnLayout("stream", _TEXT),
         _numbered("rank", "ranks", is_list=True),
         _numbered("sip", "SIPs", is_list=True),
-        Column("start_ps", pa.list_(_INT)),
-        Column("end_ps", pa.list_(_INT)),
-        Column("after", pa.list_(_INT)),
-        Column("addresses", pa.list_(_INT), most=_ADDRESS),
-        Column("site_file", pa.list_(pa.string())),
-        Column("site_line", pa.list_(_SHORT)),
+        ColumnLayout("start_ps", pa.list_(_INT)),
+        ColumnLayout("end_ps", pa.list_(_INT)),
+        ColumnLayout("after", pa.list_(_INT)),
+        ColumnLayout("addresses", pa.list_(_INT), most=_ADDRESS),
+        ColumnLayout("site_file", pa.list_(pa.string())),
+        ColumnLayout("site_line", pa.list_(_SHORT)),
     ),
 )
 """One row per command, in the order of the log; lists are by rank, addresses by parameter.
@@ -155,26 +155,27 @@ HOSTS = TableLayout(
     "hosts.parquet",
     (
         _numbered("rank", "ranks"),
-        Column("kind", _TEXT, among=_among(HOST_KINDS)),
-        Column("label", _TEXT),
-        Column("start_ps", _INT),
-        Column("end_ps", _INT),
+        ColumnLayout("kind", _TEXT, among=_among(HOST_KINDS)),
+        ColumnLayout("label", _TEXT),
+        ColumnLayout("start_ps", _INT),
+        ColumnLayout("end_ps", _INT),
     ),
 )
 WAITS = TableLayout(
-    "waits.parquet", (_numbered("rank", "ranks"), Column("end_ps", _INT), Column("after", _INT))
+    "waits.parquet",
+    (_numbered("rank", "ranks"), ColumnLayout("end_ps", _INT), ColumnLayout("after", _INT)),
 )
 WOKEN = TableLayout(
     "woken.parquet",
-    (_numbered("rank", "ranks"), Column("end_ps", _INT), _numbered("by", "ranks")),
+    (_numbered("rank", "ranks"), ColumnLayout("end_ps", _INT), _numbered("by", "ranks")),
 )
 RANGES = TableLayout(
     "ranges.parquet",
     (
         _numbered("rank", "ranks"),
-        Column("name", _TEXT),
-        Column("start_ps", _INT),
-        Column("end_ps", _INT),
+        ColumnLayout("name", _TEXT),
+        ColumnLayout("start_ps", _INT),
+        ColumnLayout("end_ps", _INT),
     ),
 )
 
@@ -183,24 +184,26 @@ ALLOCATIONS = TableLayout(
     (
         _numbered("rank", "ranks"),
         _numbered("sip_id", "SIPs"),
-        Column("size_bytes", _INT),
-        Column("asked_bytes", _INT),
-        Column("begin", _INT),
-        Column("begin_ps", _INT),
-        Column("name", _TEXT),
-        Column("shape", pa.list_(_INT)),
-        Column("dtype", _TEXT),
-        Column("module", _TEXT),
-        Column("file", _TEXT),
-        Column("line", _SHORT),
-        Column("end", _INT, least=-1),
-        Column("end_ps", _INT, least=-1),
-        Column("phase", _TEXT, among=_among(Phase)),
+        ColumnLayout("size_bytes", _INT),
+        ColumnLayout("asked_bytes", _INT),
+        ColumnLayout("begin", _INT),
+        ColumnLayout("begin_ps", _INT),
+        ColumnLayout("name", _TEXT),
+        ColumnLayout("shape", pa.list_(_INT)),
+        ColumnLayout("dtype", _TEXT),
+        ColumnLayout("module", _TEXT),
+        ColumnLayout("file", _TEXT),
+        ColumnLayout("line", _SHORT),
+        ColumnLayout("end", _INT, least=-1),
+        ColumnLayout("end_ps", _INT, least=-1),
+        ColumnLayout("phase", _TEXT, among=_among(Phase)),
     ),
 )
 """The fields of an :class:`Allocation`, in order."""
 
-LINES = TableLayout("lines.parquet", (Column("file", pa.string()), Column("line", _SHORT)))
+LINES = TableLayout(
+    "lines.parquet", (ColumnLayout("file", pa.string()), ColumnLayout("line", _SHORT))
+)
 LINES_OF_COMMANDS = TableLayout(
     "lines_commands.parquet", (_numbered("line", "lines"),), rows_of="commands"
 )
@@ -213,14 +216,18 @@ ACTIONS = TableLayout(
     "actions.parquet",
     (
         _numbered("actor", "actors"),
-        Column("action", pa.int8()),
-        *[Column(name, _INT, least=-_ADDRESS, most=_ADDRESS) for name in "abc"],
+        ColumnLayout("action", pa.int8()),
+        *[ColumnLayout(name, _INT, least=-_ADDRESS, most=_ADDRESS) for name in "abc"],
     ),
 )
 """One row per action, actor by actor and in order; what its numbers mean depends on the action."""
 MEMORY_EVENTS = TableLayout(
     "actions_memory.parquet",
-    (Column("event", _INT), Column("actor", _INT, of="actors"), Column("place", _INT)),
+    (
+        ColumnLayout("event", _INT),
+        ColumnLayout("actor", _INT, of="actors"),
+        ColumnLayout("place", _INT),
+    ),
     value_bytes=16,
 )
 

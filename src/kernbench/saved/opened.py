@@ -17,7 +17,7 @@ from pydantic_core import from_json
 
 from kernbench.errors import UsageError
 from kernbench.inputs import open_regular
-from kernbench.saved.layout import MOST_TEXT, Column, TableLayout
+from kernbench.saved.layout import MOST_TEXT, ColumnLayout, TableLayout
 
 _ROOM = 128 << 20
 """Bytes of memory for what is read of any run."""
@@ -195,7 +195,7 @@ class RunFile:
         self.take(layout.part, size)
 
     def _check_column(
-        self, part: str, column: Column, values: pa.ChunkedArray, counts: Mapping[str, int]
+        self, part: str, column: ColumnLayout, values: pa.ChunkedArray, counts: Mapping[str, int]
     ) -> None:
         if _plain_type(values.type) != _plain_type(column.type):
             raise self.damaged(
@@ -226,7 +226,7 @@ class RunFile:
                     self._check_range(part, column, inner, counts)
 
     def _check_range(
-        self, part: str, column: Column, values: pa.Array, counts: Mapping[str, int]
+        self, part: str, column: ColumnLayout, values: pa.Array, counts: Mapping[str, int]
     ) -> None:
         numbers = values.to_numpy()
         most = counts[column.of] - 1 if column.of else column.most
