@@ -115,24 +115,24 @@ class Given(_Described):
     spilled_registers: Count = 0
 
 
-class _Work(_Described):
+class _NamedWork(_Described):
     """A piece of work that ranks did."""
 
     kind: Any
     name: str
 
 
-class HostWork(_Work):
+class HostWork(_NamedWork):
     kind: Literal["host"]
 
 
-class TransferWork(_Work):
+class TransferWork(_NamedWork):
     kind: Literal["transfer"]
     sip: Count
     bytes: Count
 
 
-class KernelWork(_Work):
+class KernelWork(_NamedWork):
     kind: Literal["kernel"]
     text: Count
     grid: Annotated[list[Count], Field(min_length=3, max_length=3)]
@@ -150,19 +150,19 @@ class KernelOperation(KernelWork):
     cold: list[int] | None = None
 
 
-class DecidedByData(_Work):
+class DecidedByData(_NamedWork):
     kind: Literal["decided by data"]
     launch: Count
     addresses: list[int]
     operands: list[list[Any]]
 
 
-class AsItWas(_Work):
+class AsItWas(_NamedWork):
     kind: Literal["as it was"]
     launches: Annotated[list[Count], Field(min_length=1, max_length=2)]
 
 
-class OperationWork(_Work):
+class OperationWork(_NamedWork):
     kind: Literal["operation"]
     operation: tuple[str, str]
     given: Annotated[list[Any], Field(min_length=3, max_length=3)]
@@ -180,7 +180,7 @@ class Streamed(_Described):
     phase: Annotated[int, Field(ge=0, le=2)] = 0
 
 
-class PartWork(_Work):
+class PartWork(_NamedWork):
     kind: Literal["part"]
     has_host: bool
     op: str
