@@ -22,10 +22,11 @@ from kernbench.torch_bridge.processes.library_state import STATES
 KEPT_ELSEWHERE = {
     "sys": frozenset(("argv", "excepthook", "path", "stderr", "stdout")),
     "torch._tensor_str": frozenset(("PRINT_OPTS",)),
+    "torch.distributed.distributed_c10d": frozenset(("_backend", "_default_pg_init_method")),
     "torch.distributed.tensor._random": frozenset(("_rng_tracker",)),
     "warnings": frozenset(("filters", "_filters_version")),
 }
-"""Attributes of modules that ``globals`` exchanges."""
+"""Attributes of modules that ``globals`` exchanges, or that are alike on all ranks (of groups)."""
 
 
 def kept_elsewhere(module: str) -> frozenset[str]:
