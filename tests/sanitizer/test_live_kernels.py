@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import kernbench
 from kernbench import errors
 from kernbench.sanitizer.facts.launch import Places
-from kernbench.sanitizer.ordering.kinds import Kind
+from kernbench.sanitizer.ordering.kinds import AccessKind
 from kernbench.sanitizer.ordering.ordered_map import OrderedMap
 from kernbench.sanitizer.ordering.programs import ProgramOrder
 from kernbench.sanitizer.ordering.segments import Segments
@@ -284,7 +284,7 @@ def test_programs_race_when_vector_clocks_say_so(events: list[tuple[str, int, in
                 byte == place and "write" in (what, other) and their != program and mine[their] < at
                 for other, their, byte, at in made
             )
-            kind = Kind.WRITE if what == "write" else Kind.READ
+            kind = AccessKind.WRITE if what == "write" else AccessKind.READ
             found = data.look(kind, where, order.of(who), int(what == "write"), 1)
             assert (found is not None) == expected
             if expected:

@@ -96,9 +96,12 @@ def peek(how: str) -> Any:
 
 
 @pytest.mark.adr("0232-D6")
-@pytest.mark.parametrize("how", ["own", "volatile", "atomic", "cta of its own"])
-def test_what_looks_as_one_may_look_at_what_others_update(how: str) -> None:
-    peek(how)
+@pytest.mark.parametrize(
+    ("how", "least", "most"),
+    [("own", 1, 1), ("volatile", 1, 4), ("atomic", 0, 3), ("cta of its own", 0, 0)],
+)
+def test_what_looks_as_one_may_look_at_what_others_update(how: str, least: int, most: int) -> None:
+    assert all(least <= each <= most for each in peek(how))
 
 
 @pytest.mark.adr("0232-D6")

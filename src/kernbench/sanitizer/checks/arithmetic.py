@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Undefined(Origin):
+class UndefinedArithmetic(Origin):
     """The lane was computed by an operation that has no result for its operands."""
 
     op: str = ""
@@ -74,7 +74,7 @@ class Arithmetic(Check):
     def computed(self, group: GroupPlan, command: Command, inputs: list[int]) -> list[Step]:
         if not isinstance(command, Math) or command.op not in _WRONG:
             return []
-        number = self.kernel.origins.number(Undefined(command.line, op=command.op))
+        number = self.kernel.origins.number(UndefinedArithmetic(command.line, op=command.op))
         return [partial(_look, command, inputs, group.shadow(command.dst.slot), number)]
 
 

@@ -30,7 +30,7 @@ from kernbench.sanitizer.accesses import WatchedAccess
 from kernbench.sanitizer.check import Check, WatchedKernel
 from kernbench.sanitizer.facts.lanes import Lanes
 from kernbench.sanitizer.launch_state import LaunchState
-from kernbench.sanitizer.ordering.kinds import Kind, kind_of_access
+from kernbench.sanitizer.ordering.kinds import AccessKind, kind_of_access
 from kernbench.sanitizer.ordering.ordered_map import OrderedMap
 from kernbench.sanitizer.ordering.program_map import Touched
 from kernbench.sanitizer.ordering.programs import ProgramOrder
@@ -147,7 +147,7 @@ def _buffers(launch: LaunchState, params: Collection[int]) -> set[int]:
     }
 
 
-def _look(access: WatchedAccess, kind: Kind, place: int, frame: Frame) -> None:
+def _look(access: WatchedAccess, kind: AccessKind, place: int, frame: Frame) -> None:
     """Record an access in the map of its buffer.
 
     Raises:

@@ -9,7 +9,7 @@ from kernbench.commands import Atomic, DmaWrite, Transfer
 from kernbench.sanitizer.ordering.touches import is_volatile
 
 
-class Kind(Enum):
+class AccessKind(Enum):
     """A way to access memory; two accesses race by :data:`RACES` and :data:`RACES_ELSEWHERE`."""
 
     READ = auto()
@@ -22,26 +22,32 @@ class Kind(Enum):
     """A look at what others change: a volatile load, or an atomic one."""
 
 
-RACES: Mapping[Kind, tuple[Kind, ...]] = {
-    Kind.READ: (Kind.WRITE, Kind.UPDATE, Kind.UPDATE_HERE),
-    Kind.WRITE: (Kind.WRITE, Kind.READ, Kind.UPDATE, Kind.UPDATE_HERE, Kind.OBSERVE),
-    Kind.UPDATE: (Kind.WRITE, Kind.READ),
-    Kind.UPDATE_HERE: (Kind.WRITE, Kind.READ),
-    Kind.OBSERVE: (Kind.WRITE,),
+RACES: Mapping[AccessKind, tuple[AccessKind, ...]] = {
+    AccessKind.READ: (AccessKind.WRITE, AccessKind.UPDATE, AccessKind.UPDATE_HERE),
+    AccessKind.WRITE: (
+        AccessKind.WRITE,
+        AccessKind.READ,
+        AccessKind.UPDATE,
+        AccessKind.UPDATE_HERE,
+        AccessKind.OBSERVE,
+    ),
+    AccessKind.UPDATE: (AccessKind.WRITE, AccessKind.READ),
+    AccessKind.UPDATE_HERE: (AccessKind.WRITE, AccessKind.READ),
+    AccessKind.OBSERVE: (AccessKind.WRITE,),
 }
 """By kind, those with which it races where nothing orders the two."""
 
-RACES_ELSEWHERE: Mapping[Kind, tuple[Kind, ...]] = {
-    Kind.READ: (),
-    Kind.WRITE: (),
-    Kind.UPDATE: (Kind.UPDATE_HERE,),
-    Kind.UPDATE_HERE: (Kind.UPDATE, Kind.UPDATE_HERE, Kind.OBSERVE),
-    Kind.OBSERVE: (Kind.UPDATE_HERE,),
+RACES_ELSEWHERE: Mapping[AccessKind, tuple[AccessKind, ...]] = {
+    AccessKind.READ: (),
+    AccessKind.WRITE: (),
+    AccessKind.UPDATE: (AccessKind.UPDATE_HERE,),
+    AccessKind.UPDATE_HERE: (AccessKind.UPDATE, AccessKind.UPDATE_HERE, AccessKind.OBSERVE),
+    AccessKind.OBSERVE: (AccessKind.UPDATE_HERE,),
 }
 """Likewise those of other devices with which it races, if they come to the same memory."""
 
 
-def kind_of_access(command: Transfer) -> Kind:
+def kind_of_access(command: Transfer) -> AccessKind:
     """Return what a command does to memory beside other programs of its launch.
 
     An atomic of ``scope="cta"`` is one for the threads of its program alone: to others it is a
@@ -50,10 +56,10 @@ def kind_of_access(command: Transfer) -> Kind:
     if isinstance(command, Atomic):
         looks = command.kind == "load"
         if command.scope == "cta":
-            return Kind.READ if looks else Kind.WRITE
+            return AccessKind.READ if looks else AccessKind.WRITE
         if looks:
-            return Kind.OBSERVE
-        return Kind.UPDATE if command.scope == "sys" else Kind.UPDATE_HERE
+            return AccessKind.OBSERVE
+        return AccessKind.UPDATE if command.scope == "sys" else AccessKind.UPDATE_HERE
     if isinstance(command, DmaWrite):
-        return Kind.WRITE
-    return Kind.OBSERVE if is_volatile(command) else Kind.READ
+        return AccessKind.WRITE
+    return AccessKind.OBSERVE if is_volatile(command) else AccessKind.READ

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from kernbench.errors import DataRaceError
 from kernbench.memory import Buffer
 from kernbench.sanitizer.facts.launch import Places, element
-from kernbench.sanitizer.ordering.kinds import RACES, RACES_ELSEWHERE, Kind
+from kernbench.sanitizer.ordering.kinds import RACES, RACES_ELSEWHERE, AccessKind
 from kernbench.sanitizer.ordering.segments import Segments
 from kernbench.sanitizer.ordering.touches import Touch, TouchKind, TouchPart
 
@@ -29,10 +29,10 @@ ADVICE = (
 )
 _WIDER = 'programs of two devices see each other\'s atomics with scope="sys" alone'
 _KINDS = {
-    TouchKind.READ: Kind.READ,
-    TouchKind.WRITE: Kind.WRITE,
+    TouchKind.READ: AccessKind.READ,
+    TouchKind.WRITE: AccessKind.WRITE,
     # They race with writes only: a volatile load is among them.
-    TouchKind.ATOMIC: Kind.OBSERVE,
+    TouchKind.ATOMIC: AccessKind.OBSERVE,
 }
 
 
@@ -48,13 +48,13 @@ class OrderedMap:
         self._size_bytes = size_bytes
         self._places = places
         self._granule = 0
-        self._last: dict[Kind, Array] = {}
+        self._last: dict[AccessKind, Array] = {}
         self._released: Array = np.zeros(0, np.int64)
         self._chains: list[tuple[int, tuple[int, ...]]] = [(0, ())]
         self._chain_numbers: dict[tuple[int, tuple[int, ...]], int] = {}
 
     def look(
-        self, kind: Kind, where: Array, segments: Array, place: int, itemsize: int
+        self, kind: AccessKind, where: Array, segments: Array, place: int, itemsize: int
     ) -> Found | None:
         """Record accesses at bytes ``where`` by ``segments``; return a lane that races, or None."""
         codes = (segments << _PLACE_BITS) | place
@@ -68,7 +68,7 @@ class OrderedMap:
                 found = self._conflict(other, at, segments, elsewhere=True)
                 if found is not None:
                     return found
-            if kind is not Kind.WRITE:
+            if kind is not AccessKind.WRITE:
                 self._push(self._of(kind), at, codes)
                 continue
             self._of(kind)[at] = codes
@@ -78,11 +78,11 @@ class OrderedMap:
                 return found
             # Whoever is ordered behind this write is ordered behind what came before it.
             for other, entries in self._last.items():
-                if other is not Kind.WRITE:
+                if other is not AccessKind.WRITE:
                     entries[at] = 0
         return None
 
-    def _of(self, kind: Kind) -> Array:
+    def _of(self, kind: AccessKind) -> Array:
         """Return who accessed each granule in a way."""
         found = self._last.get(kind)
         if found is None:
@@ -147,7 +147,7 @@ class OrderedMap:
         self._granule = granule
 
     def _conflict(
-        self, kind: Kind, at: Array, segments: Array, *, elsewhere: bool = False
+        self, kind: AccessKind, at: Array, segments: Array, *, elsewhere: bool = False
     ) -> Found | None:
         """Return the first lane where a program unordered with its own has accessed in a way.
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.sanitizer.facts.launch import Places, coordinates
-from kernbench.sanitizer.ordering.kinds import RACES, Kind
+from kernbench.sanitizer.ordering.kinds import RACES, AccessKind
 
 Array = npt.NDArray[Any]
 
@@ -34,10 +34,10 @@ class Touched:
         self._grid = grid
         # Granules divide an element's size, which is a power of two.
         self._length = -(-size_bytes // granule)
-        self._last: dict[Kind, Array] = {}
+        self._last: dict[AccessKind, Array] = {}
 
     def look(
-        self, kind: Kind, where: Array, programs: Array, place: int, itemsize: int
+        self, kind: AccessKind, where: Array, programs: Array, place: int, itemsize: int
     ) -> tuple[int, str] | None:
         """Note accesses to ``itemsize`` bytes at ``where`` by ``programs``.
 
@@ -57,7 +57,7 @@ class Touched:
             mine[at] = codes
             # Several in this very access: the one that remains is the other.
             remains = mine[at]
-            if kind is Kind.WRITE:
+            if kind is AccessKind.WRITE:
                 found = None if (remains == codes).all() else self._conflict(remains, programs)
                 if found is not None:
                     return found
