@@ -20,9 +20,9 @@ from kernbench.torch_bridge.assigned.registries import (
 from kernbench.torch_bridge.assigned.tables import (
     Assigned,
     Dispatching,
-    Space,
+    MemoryWords,
+    ModuleSpace,
     Table,
-    Words,
     kept_elsewhere,
     table_of,
 )
@@ -44,7 +44,7 @@ _MOST_CHANGES_OF_ALL = 32
 """A table that changes more often without anything of a process's own is a cache."""
 
 
-class Place:
+class OwnAttribute:
     """An attribute that a process has assigned."""
 
     __slots__ = ("_base", "_is_shown", "_owners", "_value", "name", "owner")
@@ -76,10 +76,10 @@ class Place:
                 put(self.owner, self.name, self._base)
         return self._value is not self._base
 
-    def copy(self) -> Place:
+    def copy(self) -> OwnAttribute:
         """Return the same for another process."""
         value = _read(self.owner, self.name) if self._is_shown else self._value
-        return Place(self.owner, self.name, self._base, value, False, self._owners)
+        return OwnAttribute(self.owner, self.name, self._base, value, False, self._owners)
 
     def is_own_in_place_of_alls(self) -> bool:
         is_own = self._owners.is_own
@@ -100,7 +100,7 @@ class Assignments:
         self._tables: list[Table] = []
         self._watched: set[int] = set()
         """Containers of tables, by identity."""
-        self._words = Words()
+        self._words = MemoryWords()
         self._names: frozenset[str] = frozenset()
         """The names that the program uses."""
         self._packages: frozenset[str] = frozenset()
@@ -158,7 +158,7 @@ class Assignments:
                 if kind_of(space[each]) is not None:
                     yield table_of(space[each], self._owners)
             if not self._names.isdisjoint(_WRITES_DIRECTLY):
-                yield Space(module, self._owners)
+                yield ModuleSpace(module, self._owners)
 
     def start(self, process: Process, is_forked: bool) -> None:
         """Give a new process what it has of its parent's."""
@@ -240,7 +240,7 @@ class Assignments:
         if is_late and not is_simple(value) and not self._owners.is_own(value):
             # A library that loads a part of itself, for all.
             return
-        process.assigned[key] = Place(owner, name, base, value, True, self._owners)
+        process.assigned[key] = OwnAttribute(owner, name, base, value, True, self._owners)
 
     def _join(self, process: Process) -> None:
         self._shown = process

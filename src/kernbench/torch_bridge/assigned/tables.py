@@ -54,7 +54,7 @@ class _AllMemory:
     }
 
 
-class Words:
+class MemoryWords:
     """One word of each of some objects, read at once."""
 
     def __init__(self) -> None:
@@ -235,7 +235,7 @@ class _Members(_Items):
         self._kind.update(self.container, held)
 
 
-class Space(Registry):
+class ModuleSpace(Registry):
     """The dictionary of a module, but for what is exchanged elsewhere."""
 
     def __init__(self, module: ModuleType, owners: Owners) -> None:

@@ -102,7 +102,7 @@ class PendingWork(Protocol):
         """Block the rank until it has ended in simulated time."""
 
 
-class Place(Protocol):
+class OwnState(Protocol):
     """An attribute that a process has assigned."""
 
     def show(self) -> None:
@@ -111,7 +111,7 @@ class Place(Protocol):
     def hide(self) -> bool:
         """Show what all have, and return whether the process still has something else."""
 
-    def copy(self) -> Place:
+    def copy(self) -> OwnState:
         """Return the same for another process."""
 
     def is_own_in_place_of_alls(self) -> bool:
@@ -176,7 +176,7 @@ class Process:
         """Its settings of loggers that some rank has changed, while another rank runs."""
         self.logging_disable: int | None = None
         """Its level of ``logging.disable``, likewise; None if it is that of all."""
-        self.assigned: dict[tuple[int, Hashable], Place] = {}
+        self.assigned: dict[tuple[int, Hashable], OwnState] = {}
         """What it has assigned to attributes of shared modules and classes, by owner and name."""
         self.registered: dict[int, tuple[dict[Any, Any], tuple[Any, ...]]] = {}
         """What it has of its own in tables of shared modules, and what it lacks of theirs."""
