@@ -446,6 +446,19 @@ def freed_while_it_is_reduced():
     print(y[0].item())
 
 
+def freed_while_what_a_recorded_stream_waits_for_reads():
+    x = ones()
+    with on(side):
+        dist.all_reduce(x)
+    if not bad:
+        # It has waited for the collective's stream, which is not recorded itself.
+        x.record_stream(side)
+    del x
+    y = torch.zeros(n, device="cuda")
+    torch.cuda.synchronize()
+    print(y[0].item())
+
+
 def a_backward_pass_on_a_side_stream():
     weight = torch.ones(64, 64, device="cuda", requires_grad=True)
     side.wait_stream(main)

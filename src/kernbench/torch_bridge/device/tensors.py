@@ -233,7 +233,7 @@ def _record_stream(self: Tensor, stream: Any) -> None:
     order = current().order
     contents = None if order is None else contents_of_tensor(order, self)
     if order is not None and contents is not None:
-        contents.record(order.stream(stream.queue.queue).number)
+        contents.record(order.stream(stream.queue.queue))
 
 
 def read_by_host(data: Any) -> Any:

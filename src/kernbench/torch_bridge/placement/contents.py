@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from kernbench.torch_bridge.memory import CachingAllocator
-    from kernbench.torch_bridge.ordering.order import ProcessOrder
+    from kernbench.torch_bridge.ordering.order import OrderedLine, ProcessOrder
 
 Written = npt.NDArray[np.uint8]
 
@@ -38,7 +38,7 @@ class Contents:
         self._order = order
         self._place = place
         """The allocator, address and size of its block; None for memory of the host."""
-        self._recorded: set[int] = set()
+        self._recorded: dict[int, OrderedLine] = {}
         self.touches = Touches()
         self.written: Written | None = None
         """For memory that began uninitialized: not 0 where something wrote. None: all of it."""
@@ -58,9 +58,9 @@ class Contents:
         if self._order.finds_races and not self.is_shared:
             self.touches.add(touch, label)
 
-    def record(self, timeline: int) -> None:
+    def record(self, line: OrderedLine) -> None:
         """Note that the allocator gives the memory out when a stream has gone on."""
-        self._recorded.add(timeline)
+        self._recorded[line.number] = line
 
     def __del__(self) -> None:
         """Leave what is not over to whoever gets the memory next; calls no Python function."""
@@ -72,7 +72,11 @@ class Contents:
                 frame = frame.f_back
             site = ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
             order = self._order
-            order.freed.append((place, self.touches, self._recorded, order.host.known, site))
+            # What recorded streams follow has ended as well, when they have gone on.
+            known = [order.host.known]
+            for line in self._recorded.values():
+                known.append(line.known)  # noqa: PERF401 - a comprehension is a function
+            order.freed.append((place, self.touches, self._recorded, known, site))
         calls = IN_THREAD.calls
         if calls is not None and calls.is_on:
             # On a GPU, C++ frees memory.
@@ -152,7 +156,7 @@ def _inherit(
         left = [
             touch
             for touch in (before if order.has_streams else ())
-            if touch.clock.index > known.get(touch.clock.timeline, -1)
+            if touch.clock.index > max(each.get(touch.clock.timeline, -1) for each in known)
             and touch.clock.timeline not in recorded
         ]
         if not left:

@@ -89,8 +89,10 @@ def copy_written(source: Contents, of: Tensor, target: Contents, to: Tensor) -> 
 
     Tensors whose elements lie otherwise count as written if any of the source is.
     """
+    with unobserved():
+        is_written = unwritten_byte(source, of) is None
     written = source.written
-    if written is None:
+    if is_written or written is None:
         return False
     low, high = span_of(of)
     if not written[low:high].any():
