@@ -18,7 +18,7 @@ from kernbench.accuracy.validation.rows.devices import Machines, presets
 from kernbench.accuracy.validation.rows.forms import Category
 from kernbench.accuracy.validation.rows.harness import gemm_harness
 from kernbench.accuracy.validation.rows.parts import is_apart, part_of
-from kernbench.accuracy.validation.rows.predictor import Answer, Predictor
+from kernbench.accuracy.validation.rows.predictor import Answer, Predictor, Ran
 from kernbench.accuracy.validation.rows.problem import Problem
 from kernbench.accuracy.validation.rows.reference import (
     Row,
@@ -61,6 +61,7 @@ __all__ = [
     "PlanTimes",
     "Predictor",
     "Problem",
+    "Ran",
     "Row",
     "Scored",
     "Timed",

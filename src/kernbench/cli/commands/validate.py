@@ -34,6 +34,13 @@ The rows are measurements that third parties published, keyed by `source`. Files
 `rows, cols, bytes` (membound), `n_ranks, bytes` (collectives), `tp, pp` and a model's sizes
 (tp_scaling). With your own measurements in the same columns you get your own table.
 
+*run* says what the engine ran for a group of rows: kernbench's own *kernels*; *library kernels* of
+a vendor or a stack, timed by their tiles; a *collective*; *layers*, put together by the rules of
+`kernbench plan`; or a whole *program*. Where it says *composed*, formulas have a time but nothing
+was run: such rows are unanswered, in a table of their own, and in no error. The last table says why
+others have no answer, those that are left out because their sources or their neighbours contradict
+them among them.
+
 Which constants were fitted, to which rows, is said in each machine's `sources` (`kernbench machine
 show NAME`); those of a source's software are in `accuracy.validation.predictors.stacks`, those of
 its way of measuring in `accuracy.validation.rows.harness`. Calibration keeps one row in four apart,

@@ -9,7 +9,7 @@ from kernbench.accuracy.validation.predictors.stacks import stack_of
 from kernbench.accuracy.validation.rows.devices import Machines
 from kernbench.accuracy.validation.rows.harness import skew_us
 from kernbench.accuracy.validation.rows.peers import PeerKernel
-from kernbench.accuracy.validation.rows.predictor import Answer
+from kernbench.accuracy.validation.rows.predictor import Answer, Ran
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.errors import KernbenchError
 from kernbench.hardware import changed_machine
@@ -74,7 +74,7 @@ class CollectivePredictor:
         answers = [_time(network, asked, algorithm) for algorithm in algorithms]
         time_ps, how = min(answers)
         least_us = max(peer.host_us(), skew_us(row.source, row.op))
-        return Answer(max(time_ps / _PS_PER_US, least_us), how=how)
+        return Answer(max(time_ps / _PS_PER_US, least_us), how=how, ran=Ran.COLLECTIVE)
 
     def _between(self, row: Row, asked: Asked, nodes: int) -> Answer:
         """Return the time of a collective among ranks that fill several nodes."""
@@ -89,7 +89,7 @@ class CollectivePredictor:
         if machine is None:
             return Answer(None, "no preset of the links between this source's nodes")
         time_ps, how = _time(self._of_machine(machine), asked, "auto")
-        return Answer(time_ps / _PS_PER_US, how=how)
+        return Answer(time_ps / _PS_PER_US, how=how, ran=Ran.COLLECTIVE)
 
     def _make_network(self, device: str, num_ranks: int, source: str, impl: str) -> Network:
         machine = self._machines.machine_of(device, num_ranks)

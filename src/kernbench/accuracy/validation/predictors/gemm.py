@@ -23,7 +23,7 @@ from kernbench.accuracy.validation.predictors.library_rows import (
 from kernbench.accuracy.validation.rows.devices import Machines
 from kernbench.accuracy.validation.rows.harness import Harness, gemm_harness
 from kernbench.accuracy.validation.rows.launching import launching
-from kernbench.accuracy.validation.rows.predictor import Answer
+from kernbench.accuracy.validation.rows.predictor import Answer, Ran
 from kernbench.accuracy.validation.rows.problem import Problem
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.accuracy.validation.rows.repeated import repeated_kernels
@@ -80,7 +80,7 @@ class GemmPredictor(LibraryPredictor):
             )
         except MachineError as error:
             return Answer(None, str(error).split(";")[0])
-        return Answer(harness.time_us(best.kernel_us), how=str(best.tile))
+        return Answer(harness.time_us(best.kernel_us), how=str(best.tile), ran=Ran.KERNELS)
 
     def measured(self, row: Row) -> MeasuredKernels:
         """Return the launches of the vendor's library that a row measured.

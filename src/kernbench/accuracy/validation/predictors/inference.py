@@ -8,7 +8,7 @@ from kernbench.accuracy.validation.plans.passes import Model, Pass, Passes, Pass
 from kernbench.accuracy.validation.plans.pipelines import forward_us
 from kernbench.accuracy.validation.plans.wires import MachineOf, StageWires
 from kernbench.accuracy.validation.predictors.stacks import stack_of
-from kernbench.accuracy.validation.rows.predictor import Answer, answered
+from kernbench.accuracy.validation.rows.predictor import Answer, of_layers
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.dtypes import as_dtype
 from kernbench.hardware import changed_machine
@@ -38,7 +38,7 @@ class InferencePredictor:
         if row.fields.get("impl") == "Megatron":
             return Answer(None, "what Megatron's own generation computes per token is not known")
         time_of = self._encode_us if row.op == "encode" else self._generate_us
-        return answered(lambda: time_of(row), "layers run on the machine")
+        return of_layers(lambda: time_of(row), "layers run on the machine")
 
     def _generate_us(self, row: Row) -> float:
         stack, stages = stack_of(row.source), row.optional("pp") or 1

@@ -13,7 +13,7 @@ from kernbench.accuracy.validation.predictors.membound import MemboundPredictor
 from kernbench.accuracy.validation.rows.devices import Machines
 from kernbench.accuracy.validation.rows.forms import Category
 from kernbench.accuracy.validation.rows.harness import gemm_harness
-from kernbench.accuracy.validation.rows.predictor import Answer, Predictor, answered
+from kernbench.accuracy.validation.rows.predictor import Answer, Predictor, Ran, of_layers
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.hardware import Machine
 from kernbench.runtime_api import RuntimeContext
@@ -74,6 +74,7 @@ _OPERATORS: dict[str, tuple[Category, str, Callable[[_Sizes], Mapping[str, int]]
     "AllReduce_FFN": (Category.COLLECTIVES, "all_reduce", lambda s: {"bytes": s.tokens * s.hidden}),
 }  # fmt: skip
 _BATCHED = ("Q_mul_K", "A_mul_V")
+_REDUCED = ("AllReduce_MHA", "AllReduce_FFN")
 _TOTAL = "total"
 
 
@@ -99,7 +100,7 @@ class LayerPredictor:
         if name == _TOTAL:
             return self._sum(row)
         if name in _BATCHED:
-            return answered(lambda: self._batched_us(row, name), "a batched product")
+            return of_layers(lambda: self._batched_us(row, name), "a batched product")
         if name not in _OPERATORS:
             return Answer(None, f"no operator {name} of a layer")
         category, op, shape = _OPERATORS[name]
@@ -109,18 +110,20 @@ class LayerPredictor:
             fields["bytes"] = str(sizes["bytes"] * (4 if row.dtype == "fp32" else 2))
             fields["n_ranks"] = row.fields["tp"]
             if row.integer("tp") == 1:
-                return Answer(0.0, how="one rank")
+                return Answer(None, "nothing is reduced on one rank")
         asked = replace(row, category=category, op=op, fields=fields)
         return self._by_category[category].predict(asked)
 
     def _sum(self, row: Row) -> Answer:
         prefix = row.op.partition(":")[0]
-        names = (*_OPERATORS, *_BATCHED)
+        names = [*_OPERATORS, *_BATCHED]
+        if row.integer("tp") == 1:
+            names = [each for each in names if each not in _REDUCED]
         found = [self.predict(replace(row, op=f"{prefix}:{each}")) for each in names]
         times = [each.time_us for each in found if each.time_us is not None]
         if len(times) < len(found):
             return next(each for each in found if each.time_us is None)
-        return Answer(sum(times), how="the sum of a layer's operators")
+        return Answer(sum(times), how="the sum of a layer's operators", ran=Ran.LAYERS)
 
     def _batched_us(self, row: Row, name: str) -> float:
         """Return the time of the product with keys or values: a matrix per sequence and head."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kernbench.accuracy.validation.rows.devices import Machines
-from kernbench.accuracy.validation.rows.predictor import Answer
+from kernbench.accuracy.validation.rows.predictor import Answer, Ran
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.errors import KernbenchError, MachineError
 from kernbench.hardware import KernelLibrary, Machine, load_library
@@ -101,6 +101,6 @@ class LibraryPredictor(ABC):
         """Return the modeled time of what the row measured."""
         try:
             found = self.measured(row)
-            return Answer(found.time_us(), how=" + ".join(found.names))
+            return Answer(found.time_us(), how=" + ".join(found.names), ran=Ran.LIBRARY)
         except KernbenchError as error:
             return Answer(None, str(error).split(";")[0])

@@ -15,7 +15,7 @@ from kernbench.accuracy.validation.predictors.library_rows import (
 )
 from kernbench.accuracy.validation.rows.devices import Machines
 from kernbench.accuracy.validation.rows.harness import membound_harness
-from kernbench.accuracy.validation.rows.predictor import Answer
+from kernbench.accuracy.validation.rows.predictor import Answer, Ran
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.commands import KernelTrace
 from kernbench.dtypes import DType, bfloat16, float16, float32
@@ -81,7 +81,7 @@ class MemboundPredictor(LibraryPredictor):
             kernel_us = schedule_kernel(trace, machine, 0, conditions).duration_ps / 1e6
         except MachineError as error:
             return Answer(None, str(error).split(";")[0])
-        return Answer(harness.time_us(kernel_us, cols), how=trace.name)
+        return Answer(harness.time_us(kernel_us, cols), how=trace.name, ran=Ran.KERNELS)
 
     def _trace(self, op: str, dtype: DType, rows: int, cols: int, in_passes: bool) -> KernelTrace:
         tensor = ProbePointer(dtype)

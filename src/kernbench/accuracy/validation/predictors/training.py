@@ -11,7 +11,7 @@ from kernbench.accuracy.validation.plans.stack import TrainingRun
 from kernbench.accuracy.validation.plans.steps import Microbatch, Steps, StepTime
 from kernbench.accuracy.validation.plans.wires import MachineOf, StageWires
 from kernbench.accuracy.validation.predictors.stacks import stack_of
-from kernbench.accuracy.validation.rows.predictor import Answer, answered
+from kernbench.accuracy.validation.rows.predictor import Answer, of_layers
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.dtypes import as_dtype
 from kernbench.hardware import changed_machine
@@ -55,7 +55,7 @@ class TrainingPredictor:
         if row.per not in ("", "TFLOP"):
             return Answer(None, f"training rows of a time or TFLOP/s, not per {row.per}")
         per = self._tflop_per_device(row, run) if row.per else 1.0
-        return answered(lambda: self._iteration_us(row, run) / per, "a step run on the machine")
+        return of_layers(lambda: self._iteration_us(row, run) / per, "a step run on the machine")
 
     def _iteration_us(self, row: Row, run: TrainingRun) -> float:
         stack, layers = stack_of(row.source), row.integer("layers")

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.errors import KernbenchError
+
+
+class Ran(StrEnum):
+    """What the engine ran for a row."""
+
+    KERNELS = "kernels"
+    """kernbench's own, in Triton."""
+    LIBRARY = "library kernels"
+    """Those of a vendor's or a stack's library, timed by their tiles."""
+    COLLECTIVE = "collective"
+    """Its schedule, on the machine's links."""
+    LAYERS = "layers"
+    """Layers, or operators of one, put together by the rules of ``kernbench plan``."""
+    PROGRAM = "program"
+    """A whole program, as its user would run it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +37,16 @@ class Answer:
     """The configuration or algorithm that the time is of."""
     host_share: float = 0.0
     """Of a program: the share of its time in which devices wait for their hosts, from 0 to 1."""
+    ran: Ran | None = None
+    """What was run for the time; None where there is none."""
+    composed_us: float | None = None
+    """A time that formulas give without a run of the engine. It is no answer (``time_us`` is None):
+    no command of a user gives it, so it is part of no error that is published (ADR-0235)."""
+
+    @classmethod
+    def composed(cls, composed_us: float, why_not: str, how: str = "") -> Answer:
+        """Return that nothing was run for a row, beside what formulas give for it."""
+        return cls(None, why_not=why_not, how=how, composed_us=composed_us)
 
 
 class Predictor(Protocol):
@@ -36,10 +62,10 @@ class Predictor(Protocol):
         ...
 
 
-def answered(time_us: Callable[[], float], how: str) -> Answer:
-    """Return the answer of a run, or one whose reason is the error of the run."""
+def of_layers(time_us: Callable[[], float], how: str) -> Answer:
+    """Return the answer of layers that are run, or one whose reason is the error of the run."""
     try:
-        return Answer(time_us(), how=how)
+        return Answer(time_us(), how=how, ran=Ran.LAYERS)
     except KernbenchError as error:
         return Answer(None, _short(error))
     except ExceptionGroup as errors:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from kernbench.accuracy.validation.predictors.clusters import COMPOSED
 from kernbench.accuracy.validation.predictors.families.chosen import (
     CLUSTER_DEVICES,
     Family,
@@ -43,12 +42,18 @@ class Goal:
 
 
 def goals_of(scored: Sequence[Scored], sweeps: Sweeps | None, machines: Machines) -> list[Goal]:
-    """Return the goals to which any of the rows belong."""
-    answered = [each for each in scored if each.answer.time_us is not None]
-    of_clusters = list(_clusters(answered))
-    # Steps that are composed have goals of their own.
-    run = [each for each in answered if each.answer.how != COMPOSED]
-    found = [*_gemm(run, machines), *_others(run), *of_clusters, *_speedups(run)]
+    """Return the goals to which any of the rows belong.
+
+    A goal of which rows are composed only, without a run, is not met (ADR-0235).
+    """
+    run = [each for each in scored if each.answer.time_us is not None]
+    composed = [each for each in scored if each.answer.composed_us is not None]
+    found = [
+        *_gemm(run, machines),
+        *_others(run, composed),
+        *_clusters(run, composed),
+        *_speedups(run),
+    ]
     if sweeps is not None:
         found += _of_sweeps(sweeps)
     return found
@@ -86,7 +91,7 @@ def _gemm(answered: Sequence[Scored], machines: Machines) -> Iterable[Goal]:
         yield _goal(f"GEMM of {device}, vidur-mlp, not refitted", rows, 8.0)
 
 
-def _others(answered: Sequence[Scored]) -> Iterable[Goal]:
+def _others(answered: Sequence[Scored], composed: Sequence[Scored]) -> Iterable[Goal]:
     kinds: tuple[tuple[str, float, Callable[[Row], bool]], ...] = (
         ("memory-bound", 6.0, _is_memory_bound),
         ("elementwise from 16 MB", 3.0, _is_large_stream),
@@ -102,16 +107,11 @@ def _others(answered: Sequence[Scored]) -> Iterable[Goal]:
         if rows:
             yield _goal(name, rows, limit)
     for name, limit, belongs in _OF_COLLECTIVES:
-        rows = [
-            each
-            for each in answered
-            if each.row.category is Category.COLLECTIVES and belongs(each.row)
-        ]
-        apart = [each for each in rows if is_apart(each.row)]
+        rows = [each for each in answered if _is_collective(each.row) and belongs(each.row)]
         if rows:
             yield _goal(name, rows, limit)
-        if apart and belongs in _EXCHANGES:
-            yield _goal(f"{name}, rows never fitted to", apart, limit)
+        elif any(_is_collective(each.row) and belongs(each.row) for each in composed):
+            yield _nothing_run(name, limit)
     for name, limit, belongs in _OF_LIBRARIES:
         rows = [each for each in answered if belongs(each.row) and is_apart(each.row)]
         if rows:
@@ -137,13 +137,15 @@ def beyond_worst(answered: Sequence[Scored]) -> list[Scored]:
     ]
 
 
-def _clusters(answered: Sequence[Scored]) -> Iterable[Goal]:
-    """Yield the goal of training steps on many devices, by programs or composed."""
+def _clusters(answered: Sequence[Scored], composed: Sequence[Scored]) -> Iterable[Goal]:
+    """Yield the goal of training steps on many devices, by programs."""
     rows = [each for each in answered if _is_of_cluster(each.row)]
     apart = [each for each in rows if is_apart(each.row)]
     name = "training steps on 64 to 10,752 devices"
     if rows:
         yield _goal(name, rows, 12.0)
+    elif any(_is_of_cluster(each.row) for each in composed):
+        yield _nothing_run(name, 12.0)
     if apart:
         yield _goal(f"{name}, rows never fitted to", apart, 12.0)
 
@@ -202,6 +204,10 @@ def _goal_of_pairs(name: str, pairs: Sequence[Pair], limit: float = 15.0) -> Goa
     )
 
 
+def _is_collective(row: Row) -> bool:
+    return row.category is Category.COLLECTIVES
+
+
 def _is_between(row: Row) -> bool:
     """Return whether ranks are on several nodes, with a network between them."""
     nodes = row.fields.get("n_nodes", "")
@@ -232,7 +238,6 @@ def _is_in_a_node(row: Row) -> bool:
     return not (_is_between(row) or _is_in_rack(row) or _is_over_pcie(row))
 
 
-_EXCHANGES = (_is_exchange_between, _is_exchange_in_rack)
 _OF_COLLECTIVES: tuple[tuple[str, float, Callable[[Row], bool]], ...] = (
     *(
         (
@@ -291,6 +296,12 @@ def _is_large_stream(row: Row) -> bool:
         row.category is Category.MEMBOUND
         and row.op in _STREAMS
         and row.integer("bytes") >= _LARGE_BYTES
+    )
+
+
+def _nothing_run(name: str, limit: float) -> Goal:
+    return Goal(
+        name=name, rows=0, limit=f"MAPE <= {limit:g} %", reached="nothing was run", met=False
     )
 
 

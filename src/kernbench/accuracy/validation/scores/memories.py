@@ -1,4 +1,4 @@
-"""Peaks of memory that sources of training runs say, beside what is modeled, by kind."""
+"""Peaks of memory that sources of training runs report, beside those composed by kind."""
 
 from __future__ import annotations
 
@@ -26,12 +26,8 @@ class Peak:
     apart: bool
 
     @property
-    def modeled(self) -> float:
+    def composed(self) -> float:
         return sum(self.kinds.values())
-
-    @property
-    def error(self) -> float:
-        return self.modeled / self.measured - 1
 
 
 def peaks_of(scored: Sequence[Scored]) -> list[Peak]:

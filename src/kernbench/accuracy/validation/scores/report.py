@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -30,6 +31,7 @@ from kernbench.errors import UsageError, nearest
 
 _HEAD = (
     "rows", "unanswered", "MAPE", "median", "p90", "bias", "Spearman", "roofline", "fitted line",
+    "run",
 )  # fmt: skip
 _MOST_REASONS = 12
 
@@ -73,7 +75,17 @@ def to_json(scored: Sequence[Scored], machines: Machines | None = None) -> dict[
         "programs": [asdict(each) for each in families_of(scored)],
         "speedups": [asdict(each) for each in speedups_of(scored)],
         "apart": [asdict(each) for each in splits_of(scored, machines)],
+        "composed": [
+            {"source": source, "device": device, "op": op, "rows": rows}
+            for (source, device, op), rows in _composed(scored).items()
+        ],
     }
+
+
+def _composed(scored: Sequence[Scored]) -> dict[tuple[str, str, str], int]:
+    """Return how many rows of a source, device and operation formulas have a time for."""
+    groups = (Group.of(each.row) for each in scored if each.answer.composed_us is not None)
+    return dict(sorted(Counter((each.source, each.device, each.op) for each in groups).items()))
 
 
 _WIDE = frozenset({"bf16", "bfloat16", "fp16", "float16", "fp32", "tf32"})
@@ -132,7 +144,7 @@ def table(scored: Sequence[Scored], header: Sequence[str], machines: Machines) -
             lines.append(_total(scored, previous, len(header)))
         previous = group.category
         cells = [group.category.value, group.device, group.source, f"{group.op} {group.dtype}"]
-        lines.append([*cells, *_errors(measure(rows), baselines(rows, machines))])
+        lines.append([*cells, *_errors(measure(rows), baselines(rows, machines)), _ran(rows)])
     if previous is not None:
         lines.append(_total(scored, previous, len(header)))
     return lines
@@ -141,7 +153,18 @@ def table(scored: Sequence[Scored], header: Sequence[str], machines: Machines) -
 def _total(scored: Sequence[Scored], category: Category, width: int) -> list[str]:
     rows = [each for each in scored if each.row.category is category]
     cells = [category.value, "all", *[""] * (width - 2)]
-    return [*cells, *_errors(measure(rows), Baselines(None, None))]
+    return [*cells, *_errors(measure(rows), Baselines(None, None)), ""]
+
+
+def _ran(rows: Iterable[Scored]) -> str:
+    """Return what was run for rows, or that they were composed, the most common first."""
+    answers = (each.answer for each in rows)
+    kinds = Counter(
+        each.ran.value if each.ran is not None else "composed"
+        for each in answers
+        if each.ran is not None or each.composed_us is not None
+    )
+    return ", ".join(kind for kind, _ in kinds.most_common()) or "-"
 
 
 def _errors(found: Errors, beside: Baselines) -> list[str]:
@@ -236,6 +259,11 @@ def _more(scored: Sequence[Scored], machines: Machines) -> list[tuple[str, list[
         ]  # fmt: skip
         tables.append(("speed-ups of compiled programs, geometric means", lines))
     tables += _memories(scored)
+    composed = _composed(scored)
+    if composed:
+        lines = [["source", "device", "op", "rows"]]
+        lines += [[*names, str(count)] for names, count in composed.items()]
+        tables.append((_COMPOSED, lines))
     splits = splits_of(scored, machines)
     if splits:
         lines = [
@@ -260,6 +288,12 @@ def _more(scored: Sequence[Scored], machines: Machines) -> list[tuple[str, list[
         ]  # fmt: skip
         tables.append(("fitted numbers of each machine, and GEMM rows that fits keep apart", lines))
     return tables
+
+
+_COMPOSED = (
+    "rows for which nothing was run: formulas have a time for them, in no error of this page"
+)
+_COMPOSED_MEMORY = "memory of a rank in training, GiB, composed by kind: nothing was run"
 
 
 def _outliers(scored: Sequence[Scored]) -> list[tuple[str, list[list[str]]]]:
@@ -296,9 +330,7 @@ def _memories(scored: Sequence[Scored]) -> list[tuple[str, list[list[str]]]]:
     peaks = peaks_of(scored)
     if not peaks:
         return []
-    lines = [
-        ["run", "devices", "split", "recomputed", "measured", "modeled", "error", "GiB by kind"]
-    ]
+    lines = [["run", "devices", "split", "recomputed", "measured", "composed", "GiB by kind"]]
     for each in peaks:
         fields = each.row.fields
         split = (f"{name} {fields[name]}" for name in ("fsdp", "dp", "tp", "pp", "cp"))
@@ -309,13 +341,11 @@ def _memories(scored: Sequence[Scored]) -> list[tuple[str, list[list[str]]]]:
                 " ".join(part for part in split if not part.endswith((" ", " 1"))),
                 fields["activation_checkpointing"],
                 f"{each.measured:.1f}",
-                f"{each.modeled:.1f}",
-                f"{each.error * 100:+.0f} %",
+                f"{each.composed:.1f}",
                 ", ".join(f"{kind} {gib:.1f}" for kind, gib in each.kinds.items() if gib >= _SHOWN),
             ]
         )
-    mean = sum(abs(each.error) for each in peaks) / len(peaks) * 100
-    return [(f"memory of a rank in training, GiB (MAPE {mean:.1f} %)", lines)]
+    return [(_COMPOSED_MEMORY, lines)]
 
 
 _SHOWN = 0.05

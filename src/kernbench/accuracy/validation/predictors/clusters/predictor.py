@@ -18,8 +18,8 @@ from kernbench.accuracy.validation.rows.training_clocks import training_clocks
 from kernbench.errors import KernbenchError
 from kernbench.hardware import Machine, changed_machine, load_machine
 
-COMPOSED = "composed of libraries' kernels and collectives"
-"""How such a row was answered."""
+COMPOSED = "no program was run: steps on many devices are composed of kernels and collectives"
+"""Why such a row has no answer."""
 _ROOM = "kernbench.accuracy.validation.predictors.clusters"
 Reader = Callable[[Row], ClusterJob]
 READERS: Mapping[str, str] = {
@@ -79,7 +79,7 @@ class ClusterPredictor:
         return devices > 1 and row.time_us > 0 and reader_of(row.source) is not None
 
     def predict(self, row: Row) -> Answer:
-        """Return the modeled time of a row's step, or of the unit that its rate counts."""
+        """Return no answer, with what composing gives for a row's step, or for its rate's unit."""
         reader = reader_of(row.source)
         if reader is None:
             return Answer(None, f"no run is described for {row.source}")
@@ -92,7 +92,7 @@ class ClusterPredictor:
             took_us /= job.batch * job.seq / job.devices
         elif row.per == "TFLOP":
             took_us /= tflop_per_device(job)
-        return Answer(took_us, how=COMPOSED)
+        return Answer.composed(took_us, COMPOSED)
 
     def step_us(self, job: ClusterJob, device: str) -> float:
         """Return the modeled time of a job's step."""

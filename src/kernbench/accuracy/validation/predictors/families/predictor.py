@@ -11,13 +11,11 @@ from kernbench.accuracy.programs import KeptAnswers, ProgramError, ProgramFiles,
 from kernbench.accuracy.validation.predictors.clusters import ClusterPredictor
 from kernbench.accuracy.validation.predictors.families.chosen import (
     ChosenProgram,
-    Family,
-    family_of,
     is_compiled,
     num_nodes,
 )
 from kernbench.accuracy.validation.rows.devices import Machines
-from kernbench.accuracy.validation.rows.predictor import Answer
+from kernbench.accuracy.validation.rows.predictor import Answer, Ran
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.accuracy.validation.rows.training_clocks import training_clocks
 from kernbench.errors import KernbenchError
@@ -59,16 +57,12 @@ class ProgramPredictor:
     def predict(self, row: Row) -> Answer:
         """Return the modeled time of the step, or of the unit, that the row measured.
 
-        Steps of several devices that nobody can run again are composed, and those of clusters
-        (ADR-0190).
+        Steps of several devices for which no program can be run are composed: no answer (ADR-0235).
         """
-        composes = self._clusters.knows(row)
-        if composes and family_of(row) is Family.CLUSTERS:
-            return self._clusters.predict(row)
         try:
             asked = self.asked(row)
         except KernbenchError as error:
-            if composes:
+            if self._clusters.knows(row):
                 return self._clusters.predict(row)
             return _unanswered(error)
         try:
@@ -78,7 +72,9 @@ class ProgramPredictor:
             return _unanswered(error)
         how = " ".join((asked.program.module or asked.program.script.name, *asked.program.args))
         step_us = found.step_us + asked.extra_us
-        return Answer(step_us / asked.units, how=how[:100], host_share=found.host_share)
+        return Answer(
+            step_us / asked.units, how=how[:100], host_share=found.host_share, ran=Ran.PROGRAM
+        )
 
     def machine_of(self, asked: ChosenProgram, row: Row) -> Machine:
         """Return the machine of a row's device, under the conditions of its source."""

@@ -1,10 +1,11 @@
-"""Which rows of exchanges of experts' rows are answered, and near which measurements."""
+"""For which rows of exchanges of experts' rows there are formulas, and near which measurements."""
 
 from pathlib import Path
 
 import pytest
 
 from kernbench.accuracy.validation import make_predictor, read_rows
+from kernbench.accuracy.validation.predictors.libraries.exchanges.answers import COMPOSED
 
 HEAD = "source,device,op,dtype,n_ranks,n_nodes,network,bytes,time_us,gbps,busbw_gbps,impl,note"
 
@@ -23,7 +24,7 @@ HEAD = "source,device,op,dtype,n_ranks,n_nodes,network,bytes,time_us,gbps,busbw_
         ("no-such-device", 1, "DeepEP low-latency", "", "no-such-device"),
     ],
 )
-def test_exchanges_on_one_switch_are_answered(
+def test_exchanges_on_one_switch_have_formulas_and_no_answer(
     tmp_path: Path, device: str, nodes: int, impl: str, note: str, why_not: str
 ) -> None:
     path = tmp_path / "rows.csv"
@@ -31,12 +32,14 @@ def test_exchanges_on_one_switch_are_answered(
     path.write_text(f'{HEAD}\ns,{device},moe_dispatch,fp8,8,{nodes},NVLink,,40,,,{impl},"{said}"\n')
     (row,) = read_rows([path])
     answer = make_predictor(row.category).predict(row)
+    assert answer.time_us is None
     if why_not:
-        assert answer.time_us is None
         assert why_not in answer.why_not
+        assert answer.composed_us is None
     else:
-        assert answer.time_us is not None
-        assert 10 < answer.time_us < 200
+        assert answer.why_not == COMPOSED
+        assert answer.composed_us is not None
+        assert 10 < answer.composed_us < 200
 
 
 # A row of each exchange that was measured, and what it takes.
@@ -65,7 +68,7 @@ def test_exchanges_between_nodes_and_in_racks_are_near_their_measurements(tmp_pa
     path.write_text("\n".join([HEAD, *lines]))
     for row in read_rows([path]):
         answer = make_predictor(row.category).predict(row)
-        assert answer.time_us == pytest.approx(row.time_us, rel=0.1), (str(row), answer)
+        assert answer.composed_us == pytest.approx(row.time_us, rel=0.1), (str(row), answer)
 
 
 @pytest.mark.parametrize(
@@ -85,5 +88,5 @@ def test_what_was_not_measured_is_not_answered(
     path.write_text(f"{HEAD}\n{line}\n")
     (row,) = read_rows([path])
     answer = make_predictor(row.category).predict(row)
-    assert answer.time_us is None
+    assert (answer.time_us, answer.composed_us) == (None, None)
     assert why_not in answer.why_not

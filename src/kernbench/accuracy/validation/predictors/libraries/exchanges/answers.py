@@ -1,4 +1,4 @@
-"""Which model answers a row of an exchange, and on which machine."""
+"""Which formulas are for a row of an exchange, and on which machine."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.errors import KernbenchError
 from kernbench.hardware import Machine
 
+COMPOSED = "nothing was run: exchanges of experts' rows are formulas fitted to their rows"
+"""Why rows of exchanges have no answer."""
 OPS = (
     "moe_dispatch",
     "moe_combine",
@@ -27,13 +29,13 @@ OPS = (
 
 
 def exchanged(row: Row, machines: Machines) -> Answer:
-    """Return the time of an exchange, or why there is none."""
+    """Return no answer, with what the formulas give for an exchange."""
     impl = row.fields.get("impl", "")
-    answered: Callable[[Row, ExpertExchange, Machines], Answer]
+    formula: Callable[[Row, ExpertExchange, Machines], Answer]
     if impl.startswith("DeepEP") and not row.op.startswith("moe_alltoall"):
-        answered = _of_deepep
+        formula = _of_deepep
     elif impl.startswith(("NVLinkOneSided", "NVLinkTwoSided")):
-        answered = _of_nvlink
+        formula = _of_nvlink
     else:
         return Answer(None, f"no model of {row.op} by {impl}")
     exchange = exchange_of(row)
@@ -42,7 +44,7 @@ def exchanged(row: Row, machines: Machines) -> Answer:
     if exchange.ranks % exchange.nodes:
         return Answer(None, f"{exchange.ranks} ranks are not {exchange.nodes} equal nodes")
     try:
-        return answered(row, exchange, machines)
+        return formula(row, exchange, machines)
     except KernbenchError as error:
         return Answer(None, str(error).split(";")[0])
 
@@ -58,8 +60,12 @@ def _of_deepep(row: Row, exchange: ExpertExchange, machines: Machines) -> Answer
     if constants is None:
         return _no_rows(row, machine)
     if for_decode:
-        return Answer(deepep.decode_us(exchange, constants, machine), how="decode exchange")
-    return Answer(deepep.prompts_us(exchange, constants), how="prompts' exchange")
+        return Answer.composed(
+            deepep.decode_us(exchange, constants, machine), COMPOSED, how="decode exchange"
+        )
+    return Answer.composed(
+        deepep.prompts_us(exchange, constants), COMPOSED, how="prompts' exchange"
+    )
 
 
 def _between(row: Row, exchange: ExpertExchange, machines: Machines, for_decode: bool) -> Answer:
@@ -75,8 +81,12 @@ def _between(row: Row, exchange: ExpertExchange, machines: Machines, for_decode:
     outer = machine.spec.links.scale_out
     port = float(outer.port_gbps * outer.ports_per_node / outer.sips_per_node) * 1e3
     if for_decode:
-        return Answer(deepep.decode_between_us(exchange, constants, port), how="decode, rails")
-    return Answer(deepep.prompts_between_us(exchange, constants, port), how="prompts, rails")
+        return Answer.composed(
+            deepep.decode_between_us(exchange, constants, port), COMPOSED, how="decode, rails"
+        )
+    return Answer.composed(
+        deepep.prompts_between_us(exchange, constants, port), COMPOSED, how="prompts, rails"
+    )
 
 
 def _of_nvlink(row: Row, exchange: ExpertExchange, machines: Machines) -> Answer:
@@ -90,15 +100,19 @@ def _of_nvlink(row: Row, exchange: ExpertExchange, machines: Machines) -> Answer
             None, f"{exchange.ranks} ranks are more than a domain of {machine.sips_per_node} SIPs"
         )
     if row.op == "moe_alltoall_prepare":
-        return Answer(nvlink.prepare_us(exchange, queues), how="prepare")
+        return Answer.composed(nvlink.prepare_us(exchange, queues), COMPOSED, how="prepare")
     dtype = nvlink.OUTPUT if exchange.gathers else row.dtype
     if not nvlink.knows(dtype):
         return Answer(None, f"no item size for dtype {dtype}")
     gbps = float(machine.spec.links.bandwidth_gbps)
     if row.fields.get("impl", "").startswith("NVLinkOneSided"):
-        return Answer(nvlink.stored_us(exchange, stores, dtype, gbps), how="stores")
+        return Answer.composed(
+            nvlink.stored_us(exchange, stores, dtype, gbps), COMPOSED, how="stores"
+        )
     packs = row.op.endswith("_low_precision")
-    return Answer(nvlink.queued_us(exchange, queues, dtype, gbps, packs), how="queues")
+    return Answer.composed(
+        nvlink.queued_us(exchange, queues, dtype, gbps, packs), COMPOSED, how="queues"
+    )
 
 
 def _no_rows(row: Row, machine: Machine) -> Answer:
