@@ -11,17 +11,10 @@ from typing import Any
 import pytest
 
 from kernbench import ops
-from kernbench.accuracy.validation import (
-    Answer,
-    Ran,
-    Scored,
-    errors_by_machine,
-    presets,
-    read_rows,
-    render_page,
-    render_text,
-    to_json,
-)
+from kernbench.accuracy.rows.devices import presets
+from kernbench.accuracy.rows.predictor import Answer, Ran
+from kernbench.accuracy.rows.reference import read_rows
+from kernbench.accuracy.score import Scored
 from kernbench.hardware import load_machine
 from kernbench.op_log import OpLog
 from kernbench.report import (
@@ -33,6 +26,7 @@ from kernbench.report import (
 )
 from kernbench.report.accuracy import accuracy_of
 from kernbench.runtime_api import RuntimeContext
+from validation.scores.report import errors_by_machine, render_page, render_text, to_json
 
 ROOT = Path(__file__).parents[2]
 GEMM = "device,op,dtype,m,n,k,time_us,source\n"
