@@ -24,8 +24,8 @@ SEAMS = {
         # Programs, which no module imports.
         "validation.programs.loops",
     ),
-    # Files that users write: machines, and studies.
-    "pydantic": ("kernbench.hardware", "kernbench.cli.sweeps.study"),
+    # Files that users write: machines, and studies; and tables of sources.
+    "pydantic": ("kernbench.hardware", "kernbench.cli.sweeps.study", "validation.sources"),
     "torch": (
         "kernbench.torch_bridge",
         "kernbench.accuracy.measurement.cuda",

@@ -7,11 +7,15 @@ launch while the device works: a row takes the longer of the two.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, fields
 from fractions import Fraction
+
+from pydantic import Field
 
 from kernbench.hardware import Machine, SipSpec, changed_machine
 from kernbench.kernel_time import kept_share, nearest_step, still_there
+from validation.sources.tables import Entry, table
 
 # PyTorch's softmax keeps rows up to this long in registers.
 _ONE_PASS_ELEMENTS = 1024
@@ -88,116 +92,78 @@ class Harness:
 
 _KERNEL = Harness()
 
-# GEMM, by source and machine ("" for all). Kernel clocks and graph replay need nothing; eager rows
-# carry the launch that the source itself states or that its smallest rows show.
-GEMM: dict[tuple[str, str], Harness] = {
-    ("aic-gemm", ""): Harness(weight_buffers=6),
-    ("aic-gemm-2", ""): Harness(weight_buffers=6),
-    ("llmcompass-fig5ab", "a100-sxm-80g"): Harness(fixed_us=18, keeps_clock=True),
-    ("llmcompass-fig5ab", "mi210"): Harness(fixed_us=31, keeps_clock=True),
-    ("llmcompass-fig5ijkl", "a100-sxm-80g"): Harness(fixed_us=18, keeps_clock=True),
-    ("neusight-linear", ""): Harness(host_us=45, fixed_us=10),
-    # PyTorch 2.3 with CUDA 12.1, whose cuBLAS has sm90_xmma kernels, all of them 64, 128 or 256
-    # wide. Source: microsoft/vidur, docs/profiling.md; microsoft/sarathi-serve, requirements.txt.
-    ("vidur-mlp", "h100-sxm"): Harness(only_powers_of_two=True),
-    ("neusight-linear-amd", ""): Harness(host_us=35, fixed_us=10),
-}
 
-# Memory-bound operations, by source and machine, then by op ("" for all others). Sources that time
-# an eager framework with events see a floor (host_us) and a part that nothing hides (fixed_us).
-MEMBOUND: dict[tuple[str, str], dict[str, Harness]] = {
-    ("neusight-vec", "a100-sxm-40g"): {
-        "": Harness(host_us=27, fixed_us=11),
-        "gelu": Harness(host_us=30, fixed_us=11),
-        "layernorm": Harness(host_us=47, fixed_us=40, row_kib=9.2),
-        "softmax": Harness(host_us=33, fixed_us=27, row_kib=33, block_waste=0.45),
-    },
-    ("neusight-vec", "a100-pcie-80g"): {
-        "": Harness(fixed_us=13),
-        "layernorm": Harness(fixed_us=43, row_kib=9.2),
-        "softmax": Harness(fixed_us=44, row_kib=33, block_waste=0.45),
-    },
-    ("neusight-vec", "v100"): {
-        "": Harness(host_us=33, fixed_us=13),
-        "gelu": Harness(host_us=38, fixed_us=13),
-        "layernorm": Harness(host_us=59, fixed_us=36, row_kib=2.7),
-        "softmax": Harness(host_us=41, fixed_us=26, row_kib=19, block_waste=0.46),
-    },
-    ("neusight-vec", "l4"): {
-        "": Harness(fixed_us=12),
-        "layernorm": Harness(fixed_us=12, row_kib=27),
-        "softmax": Harness(fixed_us=12, row_kib=67),
-    },
-    ("neusight-vec-amd", "mi100"): {
-        "": Harness(host_us=17, fixed_us=12),
-        "gelu": Harness(host_us=19, fixed_us=12),
-        "layernorm": Harness(host_us=29, fixed_us=25, row_kib=4.3),
-        "softmax": Harness(host_us=18, fixed_us=19, row_kib=28, block_waste=1.3),
-    },
-    ("neusight-vec-amd", "mi210"): {
-        "": Harness(host_us=3, fixed_us=10),
-        "gelu": Harness(host_us=2, fixed_us=10),
-        "layernorm": Harness(host_us=16, fixed_us=19, row_kib=4.3),
-        "softmax": Harness(host_us=21, fixed_us=17, row_kib=28, block_waste=2.3),
-    },
-    ("llmcompass-fig5g", "a100-sxm-80g"): {"": Harness(host_us=45, fixed_us=40)},
-    ("llmcompass-fig5g", "mi210"): {"": Harness(host_us=21, fixed_us=18)},
-    ("llmcompass-fig5cdef", "a100-sxm-80g"): {
-        "": Harness(host_us=12, fixed_us=10, row_kib=33),
-        "layernorm": Harness(host_us=53, fixed_us=38, row_kib=9.2),
-    },
-    ("llmcompass-fig5cdef", "mi210"): {
-        "": Harness(host_us=22, fixed_us=19, row_kib=28),
-        "layernorm": Harness(host_us=28, fixed_us=25, row_kib=4.3),
-    },
-    ("llmcompass-fig5ijkl", "a100-sxm-80g"): {
-        "gelu": Harness(host_us=45, fixed_us=40),
-        "softmax": Harness(host_us=12, fixed_us=10, row_kib=33),
-        "layernorm": Harness(host_us=53, fixed_us=38, row_kib=9.2),
-    },
-    ("vidur-mlp", "a100-sxm-80g"): {
-        "silu_mul": Harness(rate_share=0.6),
-        "rmsnorm": Harness(rate_share=0.41),
-    },
-    ("vidur-mlp", "h100-sxm"): {
-        "silu_mul": Harness(rate_share=0.6),
-        "rmsnorm": Harness(rate_share=0.39),
-    },
+class MeasuredBy(Entry):
+    """How a source measured on a machine: the fields of a :class:`Harness`."""
+
+    op: str = ""
+    """Of a table by operations: empty for all others."""
+    host_us: float = Field(default=0.0, ge=0)
+    fixed_us: float = Field(default=0.0, ge=0)
+    weight_buffers: int = Field(default=0, ge=0)
+    row_kib: float = Field(default=0.0, ge=0)
+    rate_share: float = Field(default=1.0, gt=0)
+    block_waste: float = Field(default=0.0, ge=0)
+    only_powers_of_two: bool = False
+    keeps_clock: bool = False
+
+    def key(self) -> Hashable:
+        return self.source, self.machine, self.op
+
+    def harness(self) -> Harness:
+        """Return how the source measured."""
+        return Harness(**{name: getattr(self, name) for name in _HARNESS})
+
+
+class HostTime(Entry):
+    """What a host takes at least for an operation, or for a kernel of one."""
+
+    op: str = ""
+    kernel: str = ""
+    host_us: float = Field(gt=0)
+
+    def key(self) -> Hashable:
+        return self.source, self.machine, self.op, self.kernel
+
+
+class ChunkList(Entry):
+    """What a host takes to list chunks: at least, per sequence, per token."""
+
+    least_us: float = Field(gt=0)
+    sequence_us: float = Field(gt=0)
+    token_us: float = Field(gt=0)
+
+
+_HARNESS = tuple(each.name for each in fields(Harness))
+_FILE = "harness.yaml"
+GEMM = {(each.source, each.machine): each.harness() for each in table(_FILE, "gemm", MeasuredBy)}
+"""By source and machine, empty for all."""
+MEMBOUND = {
+    (each.source, each.machine, each.op): each.harness()
+    for each in table(_FILE, "membound", MeasuredBy)
 }
+"""By source, machine and operation, empty for all others."""
 
 
 def membound_harness(source: str, machine: str, op: str) -> Harness:
     """Return how a source measured an operation; kernel time for an unknown source."""
-    ops = MEMBOUND.get((source, machine), {})
-    return ops.get(op) or ops.get("") or _KERNEL
+    return MEMBOUND.get((source, machine, op)) or MEMBOUND.get((source, machine, "")) or _KERNEL
 
 
-# Rows of vLLM's MLA that were measured without a graph, by operation and kernel: launches take at
-# least that. Medians of rows of few keys and heads.
-MLA_HOSTS = {
-    ("context_mla", "vllm_flash_attn_mla"): 160.0,
-    ("context_mla", "vllm_flashmla"): 210.0,
-    ("context_mla", "vllm_triton_mla"): 293.0,
-    ("generation_mla", "vllm_flash_attn_mla"): 160.0,
-    ("generation_mla", "vllm_flashmla"): 208.0,
-    ("generation_mla", "vllm_triton_mla"): 340.0,
-}
-# What the host takes for a module of SGLang's MLA on a prompt without a graph, by machine.
-# Medians of rows of fewer than 1024 tokens.
-MLA_MODULE_HOSTS = {"b200": 535.0, "gb200": 948.0, "h100-sxm": 650.0, "h200": 639.0}
-# What the host adds to vLLM's three convolutions of KDA, by machine: launches wait for it and for
-# each other. Medians of rows of fewer than 600 tokens, less the 20 us that devices take.
+MLA_HOSTS = {(each.op, each.kernel): each.host_us for each in table(_FILE, "mla", HostTime)}
+"""Rows of vLLM's MLA without a graph, by operation and kernel: launches take at least that."""
+MLA_MODULE_HOSTS = {each.machine: each.host_us for each in table(_FILE, "mla_modules", HostTime)}
+"""A module of SGLang's MLA on a prompt without a graph, by machine."""
 KDA_CONVOLUTION_HOSTS = {
-    "b200": 440.0, "gb200": 1440.0, "h100-sxm": 455.0, "h200": 820.0, "l40s": 780.0,
-    "rtx-pro-6000": 440.0,
-}  # fmt: skip
-
-# What the host takes in vLLM's release whose convolution of a gated delta net listed the chunks of
-# all sequences on the host: at least, per sequence, per token. By hand, to rows of two releases.
+    each.machine: each.host_us for each in table(_FILE, "kda_convolutions", HostTime)
+}
+"""What the host adds to vLLM's three convolutions of KDA, by machine."""
 CHUNK_LIST_HOSTS = {
-    "b200": (214.0, 1.5, 0.031), "gb200": (500.0, 1.5, 0.033), "h200": (235.0, 1.5, 0.044),
-    "": (235.0, 1.5, 0.035),
-}  # fmt: skip
+    each.machine: (each.least_us, each.sequence_us, each.token_us)
+    for each in table(_FILE, "chunk_lists", ChunkList)
+}
+"""What the host takes to list the chunks of all sequences, by machine: at least, per sequence, per
+token."""
 
 
 def gemm_harness(source: str, machine: str) -> Harness:
@@ -205,9 +171,9 @@ def gemm_harness(source: str, machine: str) -> Harness:
     return GEMM.get((source, machine)) or GEMM.get((source, "")) or _KERNEL
 
 
-# Collectives whose kernel was timed on one rank while another process launched it later: a row
-# takes at least that. By hand, to messages below 1 MiB of two and four ranks.
-SKEWS = {("vidur-net", "all_reduce"): 40.0}
+SKEWS = {(each.source, each.op): each.host_us for each in table(_FILE, "skews", HostTime)}
+"""Collectives whose ranks entered one after the other, by source and operation: a row takes at
+least that."""
 
 
 def skew_us(source: str, op: str) -> float:

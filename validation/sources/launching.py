@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pydantic import Field
+
+from validation.sources.tables import Entry, table
+
 _ALIGNED_ROWS = 4
 """Scales of 4 bytes are read in units of 16."""
 _BLOCK = 128
@@ -47,59 +51,35 @@ _GRAPH = Launching()
 _ANY = 0
 """Number of releases: for all others."""
 
-# By (framework, dtype, kernel), then by machine and number of releases. Host times of one release
-# are medians of rows of small products that fits may use; what several releases show was fitted
-# with the kernels' constants.
-_LAUNCHED: Mapping[tuple[str, str, str], Mapping[tuple[str, int], Launching]] = {
-    ("vllm", "fp8_block", "CutlassFp8BlockScaledMMKernel"): {
-        ("b200", _ANY): Launching(169),
-        ("gb200", _ANY): Launching(302),
-        ("h100-sxm", _ANY): Launching(182),
-        ("h200", _ANY): Launching(184),
-    },
-    ("vllm", "fp8_block", "DeepGemmFp8BlockScaledMMKernel"): {
-        ("b200", _ANY): Launching(180, unaligned_us=56),
-        ("gb200", _ANY): Launching(310, unaligned_us=120),
-        ("h100-sxm", _ANY): Launching(92),
-        ("h200", _ANY): Launching(90),
-    },
-    ("vllm", "fp8_block", "FlashInferFp8BlockScaledMMKernel"): {
-        ("h100-sxm", _ANY): Launching(60),
-        ("h200", _ANY): Launching(59),
-    },
-    ("vllm", "fp8_block", "TritonFp8BlockScaledMMKernel"): {("l40s", _ANY): Launching(340)},
-    ("vllm", "fp8_block", "vllm_default"): {
-        ("b200", _ANY): Launching(187, 0.445),
-        ("gb200", 2): Launching(678, 0.197),
-        ("gb200", _ANY): Launching(264),
-        ("h100-sxm", 2): Launching(unaligned_us=2.4, added_us=3.1),
-        ("h100-sxm", _ANY): Launching(unaligned_us=2.4),
-        ("h200", _ANY): Launching(171, 0.194),
-        ("rtx-pro-6000", _ANY): Launching(135, 0.88),
-    },
-    ("vllm", "fp8", "vllm_default"): {("h100-sxm", 2): Launching(added_us=4.2)},
-    ("sglang", "fp8_block", "sglang"): {
-        ("b200", _ANY): Launching(unaligned_us=3.8),
-        ("gb200", _ANY): Launching(unaligned_us=3.4),
-        ("h100-sxm", _ANY): Launching(unaligned_us=0.65),
-        ("h200", _ANY): Launching(unaligned_us=1.0),
-    },
-    ("sglang", "fp8_block", "sglang_deepgemm_gemm_nt_f8f8bf16"): {
-        ("b200", _ANY): Launching(unaligned_us=3.6),
-        ("gb200", _ANY): Launching(unaligned_us=0.45),
-        ("h100-sxm", _ANY): Launching(unaligned_us=0.47),
-        ("h200", _ANY): Launching(unaligned_us=0.33),
-    },
-    ("trtllm", "fp8_block", "deepgemm"): {
-        ("b200", _ANY): Launching(unaligned_us=5.0),
-        ("gb200", _ANY): Launching(unaligned_us=7.75),
-    },
+
+class Launched(Entry):
+    """How a stack launched a kernel's rows of so many releases."""
+
+    framework: str
+    dtype: str
+    kernel: str
+    releases: int = Field(default=_ANY, ge=0)
+    host_us: float = Field(default=0.0, ge=0)
+    share: float = Field(default=1.0, gt=0, le=1)
+    unaligned_us: float = Field(default=0.0, ge=0)
+    added_us: float = Field(default=0.0, ge=0)
+
+    def key(self) -> tuple[str, str, str, str, int]:
+        return self.framework, self.dtype, self.kernel, self.machine, self.releases
+
+
+_LAUNCHED = {
+    each.key(): Launching(each.host_us, each.share, each.unaligned_us, each.added_us)
+    for each in table("launching.yaml", "launched", Launched)
 }
 
 
 def launching(fields: Mapping[str, str], machine: str) -> Launching:
     """Return how a row's product was launched; in a graph where nothing else is known."""
-    key = tuple(fields.get(each, "") for each in ("framework", "dtype", "kernel"))
-    known = _LAUNCHED.get((key[0], key[1], key[2]), {})
+    framework, dtype, kernel = (fields.get(name, "") for name in ("framework", "dtype", "kernel"))
     releases = int(fields.get("n_releases") or _ANY)
-    return known.get((machine, releases)) or known.get((machine, _ANY)) or _GRAPH
+    for number in (releases, _ANY):
+        known = _LAUNCHED.get((framework, dtype, kernel, machine, number))
+        if known is not None:
+            return known
+    return _GRAPH

@@ -12,63 +12,57 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from pydantic import Field
+
+from validation.sources.tables import Entry, table
+
 _T = TypeVar("_T")
 _ANY = 0
 """Number of ranks: for all others."""
 
-# By stack, machine and number of ranks: keys of the machine under collectives.peer. The machines'
-# own numbers are those of vLLM's. Fitted to rows of graphs; a kernel of two ranks takes one round.
-PEERS: dict[tuple[str, str, int], dict[str, float]] = {
-    ("trtllm", "a100-sxm-80g", _ANY): {
-        "launch_us": 3.69, "launch_per_rank_us": 0.17, "round_us": 9.4, "bandwidth_share": 0.427,
-    },
-    ("trtllm", "h100-sxm", _ANY): {
-        "launch_us": 2.3, "launch_per_rank_us": 0.17, "bandwidth_share": 0.669,
-    },
-    ("trtllm", "h200", _ANY): {
-        "launch_us": 2.3, "launch_per_rank_us": 0.17, "bandwidth_share": 0.698,
-    },
-    ("trtllm", "b200", 2): {"launch_us": 4.38, "bandwidth_share": 0.859},
-    ("trtllm", "b200", _ANY): {"launch_us": 4.31, "round_us": 32.9, "bandwidth_share": 0.812},
-    ("vllm", "b200", 2): {"bandwidth_share": 0.198},
-    ("sglang", "b200", 2): {"bandwidth_share": 0.191},
-    ("sglang", "b200", _ANY): {"launch_us": 6.24, "round_us": 6.07, "bandwidth_share": 0.241},
-    ("trtllm", "gb200", _ANY): {"launch_us": 4.02, "round_us": 33.1, "bandwidth_share": 0.767},
-    ("sglang", "gb200", _ANY): {"launch_us": 5.65, "round_us": 6.24, "bandwidth_share": 0.353},
-    ("trtllm", "rtx-pro-6000", _ANY): {
-        "launch_us": 6.9, "ramp.us": 6.85, "bandwidth_share": 0.684,
-    },
-}  # fmt: skip
 
-_MIB = 2**20
+class _OfStack(Entry):
+    """What is of a stack's kernel on a machine, of so many ranks or of all others."""
+
+    stack: str
+    ranks: int = Field(default=_ANY, ge=0)
+
+    def key(self) -> tuple[str, str, int]:
+        return self.stack, self.machine, self.ranks
+
+
+class Kernel(_OfStack):
+    """Keys of the machine that differ for a stack's kernel."""
+
+    changes: dict[str, float]
+
+
+class Limit(_OfStack):
+    """The size from which the vendor's library does it."""
+
+    mib: float = Field(gt=0)
+
+
+class Host(_OfStack):
+    """The least time of a launch without a graph."""
+
+    host_us: float = Field(gt=0)
+
+
+_FILE, _MIB = "peers.yaml", 2**20
 _LIMIT_BYTES = 8 * _MIB
-_LIMITS: dict[tuple[str, str, int], float] = {
-    ("vllm", "b200", 4): 32 * _MIB,
-    ("trtllm", "b200", 4): 32 * _MIB,
-    ("sglang", "b200", _ANY): 16 * _MIB,
-    **{(stack, "gb200", _ANY): 32 * _MIB for stack in ("vllm", "sglang", "trtllm")},
-    # One straight line from 64 KiB to 1 GiB, over PCI Express.
-    **{(stack, "rtx-pro-6000", _ANY): math.inf for stack in ("vllm", "sglang", "trtllm")},
-}
-"""By stack, machine and number of ranks: the size from which the library does it, where another
-than ``_LIMIT_BYTES``; read off where the times of growing messages fall or jump."""
+PEERS = {each.key(): each.changes for each in table(_FILE, "kernels", Kernel)}
+"""By stack, machine and number of ranks: keys of the machine under ``collectives.peer``."""
+_LIMITS = {each.key(): each.mib * _MIB for each in table(_FILE, "limits", Limit)}
+"""The same: the size from which the library does it, where another than ``_LIMIT_BYTES``."""
 
 _ONE_SHOT = {2: math.inf, 4: 512 * 1024, 8: 256 * 1024}
 """Of vLLM's kernel, by the most ranks: messages from that size on take two shots.
 Source: vLLM, csrc/custom_all_reduce.cuh, which SGLang's is."""
 _OF_VLLM = ("vllm", "sglang")
 
-# All-reduces that were measured without a graph: the least time of a launch, medians of messages up
-# to 64 KiB, by stack, machine and number of ranks.
-_HOSTS: dict[tuple[str, str, int], float] = {
-    ("vllm", "b200", _ANY): 20.5,
-    ("sglang", "b200", 4): 40,
-    ("sglang", "b200", _ANY): 21.5,
-    ("vllm", "gb200", _ANY): 44,
-    ("sglang", "gb200", _ANY): 51,
-    ("vllm", "rtx-pro-6000", _ANY): 21.2,
-    ("sglang", "rtx-pro-6000", _ANY): 20.7,
-}
+_HOSTS = {each.key(): each.host_us for each in table(_FILE, "hosts", Host)}
+"""The same: the least time of a launch without a graph."""
 
 
 @dataclass(frozen=True, slots=True)
