@@ -13,6 +13,7 @@ from validation.sources import tables
 from validation.sources.harness import GEMM, MEMBOUND, MeasuredBy
 from validation.sources.launching import launching
 from validation.sources.peers import PeerKernel
+from validation.sources.stacks import OfSource
 
 ENTRY = {"source": "me", "rows": 3, "fitted_to": "nothing", "machine": "h200", "host_us": 4.5}
 FILES = sorted(Path(tables.FOLDER).glob("*.yaml"))
@@ -72,3 +73,20 @@ def test_what_is_looked_up_is_what_the_files_say() -> None:
     peer = PeerKernel("trtllm graph", "b200", 2)
     assert peer.changes()["collectives.peer.launch_us"] == 4.38
     assert PeerKernel("trtllm graph", "b200", 8).changes()["collectives.peer.round_us"] == 32.9
+
+
+@pytest.mark.adr("0236-D4")
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"keep_score": True}, "how has no key 'keep_score'; it has .*keep_scores"),
+        ({"run": {"head": 3}}, "a run has no key 'head'; it has heads, microbatch"),
+        ({"runs": {64: {"micro": 3}}}, "a run has no key 'micro'"),
+        ({"request_us": "long"}, r"how\.request_us: Input should be a valid number"),
+        (None, "how must have keys and values"),
+    ],
+)
+def test_a_stack_with_a_key_that_there_is_not_is_an_error(how: Any, message: str) -> None:
+    entry = {"source": "me", "rows": 1, "fitted_to": "nothing", "how": how}
+    with pytest.raises(UsageError, match=message):
+        tables.read({"stacks": [entry]}, "stacks.yaml", "stacks", OfSource)
