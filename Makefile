@@ -55,13 +55,13 @@ bench-baseline: $(VENV)/torch.stamp ## keep what is measured now as the baseline
 tuner-truth: $(VENV)/run.stamp ## compare published tuned configurations with modeled times (three minutes): ARGS="--kernel experts --rows 12"
 	$(BIN)/python -m tools.tuner_truth $(ARGS)
 
-validate: $(VENV)/run.stamp ## score the model on measured rows: make validate DATA="gemm.csv ..."
+validate: $(VENV)/validation.stamp ## score the model on measured rows: make validate DATA="gemm.csv ..."
 	@test -n "$(DATA)" || { echo 'name the files with measured rows: make validate DATA="gemm.csv membound.csv"'; exit 2; }
 	$(BIN)/kernbench validate $(DATA) --page docs/validation.md
 
 programs: $(VENV)/torch.stamp ## fetch programs whose rows validate answers into build/programs: [ARGS="--from CLONES"]
 	$(PIP) install --quiet --constraint constraints/locked.txt transformers==5.23.0 timm==1.0.31 torchvision scipy sentencepiece tiktoken pybind11 torchdata==0.11.0 "datasets>=4.8" tyro tensorboard
-	$(BIN)/python -m kernbench.accuracy.programs.sources build/programs $(ARGS)
+	$(BIN)/python -m validation.programs.sources build/programs $(ARGS)
 
 test-triton-versions: ## run the plug-in's tests on every supported Triton release: ARGS="3.8 3.7"
 	$(PYTHON) tests/releases.py triton $(ARGS)
@@ -160,7 +160,11 @@ $(VENV)/run.stamp: pyproject.toml constraints/locked.txt | $(VENV)/pip.stamp
 	$(PIP) install --quiet --constraint constraints/locked.txt --editable .
 	@touch $@
 
-$(VENV)/dev.stamp: $(VENV)/run.stamp
+$(VENV)/validation.stamp: validation/pyproject.toml | $(VENV)/run.stamp
+	$(PIP) install --quiet --no-deps --editable validation
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/run.stamp $(VENV)/validation.stamp
 	$(PIP) install --quiet --constraint constraints/locked.txt --group dev
 	@touch $@
 

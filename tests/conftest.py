@@ -54,7 +54,7 @@ SLOW_FILES = (
     "links/test_network.py",
     "links/test_selection.py",
     "triton_backend/test_activation.py",
-    "accuracy/validation/scores/test_score.py",
+    "validation/scores/test_score.py",
 )
 """Wholes that take seconds in many small parts; ``make test-fast`` leaves them out."""
 

@@ -45,7 +45,8 @@ def requirements(name: str, minor: str) -> list[str]:
     named = project["project"]["dependencies"] + project["dependency-groups"]["test"]
     left_out = {name, *LIBRARIES[name].brings}
     others = [each for each in named if re.split(r"[^\w-]", each)[0] not in left_out]
-    return [*others, *project["build-system"]["requires"], "editables", f"{name}=={minor}.*"]
+    builds = [*project["build-system"]["requires"], "editables", "setuptools>=77"]
+    return [*others, *builds, f"{name}=={minor}.*"]
 
 
 def make_environment(home: Path, name: str, minor: str) -> Path:
@@ -56,8 +57,9 @@ def make_environment(home: Path, name: str, minor: str) -> Path:
         venv.create(folder, with_pip=True, clear=True)
         pip = [str(python), "-m", "pip", "install", "--quiet"]
         subprocess.run([*pip, *requirements(name, minor)], check=True)
-        editable = ["--no-build-isolation", "--no-deps", "--editable", str(ROOT)]
-        subprocess.run([*pip, *editable], check=True)
+        for each in (ROOT, ROOT / "validation"):
+            editable = ["--no-build-isolation", "--no-deps", "--editable", str(each)]
+            subprocess.run([*pip, *editable], check=True)
         installed.touch()
     return python
 

@@ -156,7 +156,7 @@ def test_a_study_of_a_program_that_cannot_be_names_the_study(tmp_path: Path) -> 
 
 
 def test_a_model_is_refused_by_its_file_and_key(tmp_path: Path) -> None:
-    from kernbench.accuracy.validation.plans.models import model_of
+    from kernbench.plans.models import model_of
 
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"hidden_size": 64})[:-1] + ', "hidden_size": 32}')

@@ -13,9 +13,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from kernbench.accuracy.calibration.kernel_fit import family_as_text, fit_kernels
-from kernbench.accuracy.validation import Errors, read_rows
+from kernbench.accuracy.rows import read_rows
+from kernbench.accuracy.score import Errors
 from kernbench.hardware import KernelFamily
+from validation.fits.kernel_fit import family_as_text, fit_kernels
 
 _FOLDER = Path(__file__).resolve().parents[1] / "src/kernbench/hardware/kernel_libraries"
 

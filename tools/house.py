@@ -35,7 +35,7 @@ def contracts() -> dict[str, list[list[str]]]:
 
 def purpose(name: str) -> str:
     """Return the first line of the docstring of a module or package, without its full stop."""
-    path = ROOT / "src" / Path(*name.split("."))
+    path = (ROOT if name.startswith("validation") else ROOT / "src") / Path(*name.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
     return text.split("\n")[0].rstrip(".")

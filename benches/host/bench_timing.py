@@ -144,8 +144,8 @@ def test_a_choice_for_1024_ranks(machine: str, op: str, goal: Goal) -> None:
 GEMM_ROWS = """
 from time import process_time
 from kernbench.errors import KernbenchError
-from kernbench.accuracy.validation.rows.reference import read_rows, sampled
-from kernbench.accuracy.validation.rows.registry import make_predictor
+from kernbench.accuracy.rows.reference import read_rows, sampled
+from validation.predictors.registry import make_predictor
 rows = sampled(read_rows(["{path}"]), {{"gemm": {every}}})
 predictor = make_predictor("gemm")
 start = process_time()

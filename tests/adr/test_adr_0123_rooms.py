@@ -51,7 +51,7 @@ def test_the_time_of_kernels_knows_no_clock_and_plans_know_no_user_of_theirs() -
     ]
     assert not importing
     accuracy = {each.parent.name for each in (PACKAGE / "accuracy").glob("*/__init__.py")}
-    assert accuracy == {"validation", "calibration", "measurement", "programs"}
+    assert accuracy == {"rows", "predictors", "calibration", "measurement"}
 
 
 @pytest.mark.adr("0123-D3")

@@ -23,8 +23,9 @@ class Names:
         self.members: dict[str, set[str]] = {}
         """By the bare name of a class: methods, fields and attributes of all classes so called."""
         self._bases: dict[str, set[str]] = {}
-        for path in sorted(PACKAGE.rglob("*.py")):
-            parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        for path in sorted((*PACKAGE.rglob("*.py"), *(ROOT / "validation").rglob("*.py"))):
+            base = PACKAGE.parent if path.is_relative_to(PACKAGE) else ROOT
+            parts = path.relative_to(base).with_suffix("").parts
             module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             tree = ast.parse(path.read_text(encoding="utf-8"))
             self.modules[module] = set(defined(tree.body))

@@ -5,7 +5,7 @@ python told_validation.py ARGUMENTS
 
 import sys
 
-from kernbench.accuracy.validation.scores import score
+from kernbench.accuracy import score
 from kernbench.cli import main
 
 held = score._interrupts_held

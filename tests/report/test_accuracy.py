@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from kernbench import ops
-from kernbench.accuracy.validation import Answer, Scored, errors_by_machine, presets, read_rows
+from kernbench.accuracy.rows.devices import presets
+from kernbench.accuracy.rows.predictor import Answer, Ran
+from kernbench.accuracy.rows.reference import read_rows
+from kernbench.accuracy.score import Scored
 from kernbench.hardware import load_machine
 from kernbench.op_log import OpLog
 from kernbench.report import (
@@ -23,6 +26,7 @@ from kernbench.report import (
 )
 from kernbench.report.accuracy import accuracy_of
 from kernbench.runtime_api import RuntimeContext
+from validation.scores.report import errors_by_machine, render_page, render_text, to_json
 
 ROOT = Path(__file__).parents[2]
 GEMM = "device,op,dtype,m,n,k,time_us,source\n"
@@ -100,7 +104,41 @@ def test_what_nobody_measures_by_itself_has_the_error_of_whole_programs() -> Non
     other = next(name for name, families in known.items() if "programs" not in families)
     assert "programs_percent" not in published_error(other, "convolution")
     none = accuracy_line([{**published_error(other, "convolution"), "share": 0.5}])
-    assert none == ""
+    assert none.endswith(": none of convolution (50 %)")
+
+
+@pytest.mark.adr("0235-D3")
+def test_a_machine_without_rows_that_the_engine_ran_says_so() -> None:
+    """The steps that sources publish of GB300 are on many devices, and no program was run."""
+    assert "gb300" not in published_errors()
+    report = report_of("gb300")
+    assert {each["family"] for each in report["accuracy"]} >= {"gemm", "membound"}
+    for found in report["accuracy"]:
+        assert set(found) == {"family", "error_percent", "rows", "share"}
+        assert (found["error_percent"], found["rows"]) == (None, 0)
+    line = accuracy_line(report["accuracy"])
+    assert line.startswith("published errors of what the time is of: none of ")
+    assert all(f"{each['family']} (" in line for each in report["accuracy"])
+
+
+@pytest.mark.adr("0235-D1", "0235-D4")
+def test_what_was_composed_is_part_of_no_published_error(tmp_path: Path) -> None:
+    path = tmp_path / "gemm.csv"
+    path.write_text(GEMM + "H100,gemm,bf16,64,64,64,10,me\n" * 2 + "L40S,gemm,bf16,8,8,8,10,me\n")
+    ran = Answer(11.0, ran=Ran.KERNELS)
+    answers = [ran, Answer.composed(90.0, "nothing was run"), Answer.composed(10.0, "no")]
+    scored = [Scored(row, each) for row, each in zip(read_rows([path]), answers, strict=True)]
+    assert errors_by_machine(scored, presets()) == {"h100-sxm": {"gemm": (1, 10.0)}}
+    published = to_json(scored, presets())
+    gemm = published["categories"]["gemm"]
+    assert (gemm["rows"], gemm["unanswered"], gemm["mape"]) == (3, 2, pytest.approx(10.0))
+    assert [each["rows"] for each in published["composed"]] == [1, 1]
+    for text in (render_page(scored, "about", presets()), render_text(scored, 3, presets())):
+        assert "800" not in text
+        assert "nothing was run" in text
+        ends = {line.strip(" |").rpartition(" ")[2] for line in text.splitlines() if "L40S" in line}
+        assert "composed" in ends
+        assert any("H100" in line and "kernels, composed" in line for line in text.splitlines())
 
 
 @pytest.mark.adr("0128-D5")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
-from typing import Annotated
+from importlib import metadata
+from typing import Annotated, Any
 
 import typer
 
@@ -17,8 +18,6 @@ from kernbench.cli.registry import Commands
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from importlib import metadata
-
         typer.echo(f"kernbench {metadata.version('kernbench')}")
         raise typer.Exit
 
@@ -34,15 +33,27 @@ def _options(
     """Run Triton kernels and tensor-parallel programs on accelerators that you do not have."""
 
 
+GROUP = "kernbench.commands"
+"""The entry points of other distributions: modules of commands, with an ``app`` and a ``PLACE``."""
+
+
 def _commands() -> list[typer.Typer]:
-    """Return what the modules of the folder of commands define, in the order of ``--help``."""
-    found = [
-        importlib.import_module(each.name)
+    """Return what modules of commands define, in the order of ``--help``.
+
+    They are those of the folder of commands and of entry points; one of an entry point that has the
+    name of one here takes its place.
+    """
+    names = (
+        each.name
         for each in pkgutil.walk_packages(commands.__path__, f"{commands.__name__}.")
         if not each.ispkg
-    ]
-    found.sort(key=lambda module: (module.PLACE, module.__name__.rpartition(".")[2]))
-    return [module.app for module in found]
+    )
+    modules: dict[str, Any] = {
+        name.rpartition(".")[2]: importlib.import_module(name) for name in names
+    }
+    modules.update((each.name, each.load()) for each in metadata.entry_points(group=GROUP))
+    ordered = sorted(modules.items(), key=lambda item: (item[1].PLACE, item[0]))
+    return [module.app for _, module in ordered]
 
 
 def build_app() -> typer.Typer:

@@ -64,9 +64,12 @@ def published_error(machine: str, family: str) -> FamilyAccuracy:
     """Return a family's published error on a machine, or that on all others if it has none.
 
     Of other machines it is the mean over their rows. What nobody measures by itself, convolutions
-    above all, has the error of the machine's whole programs.
+    above all, has the error of the machine's whole programs. A machine of which nothing that the
+    engine ran was measured has none of anything.
     """
-    of_machine = published_errors().get(machine, {})
+    of_machine = published_errors().get(machine)
+    if of_machine is None:
+        return {"family": family, "error_percent": None, "rows": 0}
     rows, error = of_machine.get(family, (0, None))
     found: FamilyAccuracy = {"family": family, "error_percent": error, "rows": rows}
     if error is None:
@@ -90,11 +93,11 @@ def accuracy_of(
     """Return the families that the ranks' time is of, the longest first.
 
     ``times_ps`` has every template with the time of all its launches.
-    Empty for a machine of which nothing was measured. Kernels share the time in which one runs by
+    Empty for a machine that models no device. Kernels share the time in which one runs by
     their own times; exposed communication is the collectives'; idle time of launches is the host's.
     """
     total_ns = sum(each["time_ns"] for each in per_rank)
-    if machine.spec.name not in published_errors() or not total_ns:
+    if not (machine.spec.devices or machine.spec.name in published_errors()) or not total_ns:
         return []
     kernels: dict[str, int] = {}
     for template, time_ps in times_ps:
@@ -116,11 +119,13 @@ def accuracy_of(
 
 
 def accuracy_line(families: list[FamilyReport]) -> str:
-    """Return the families in one line, empty if nothing was measured of any.
+    """Return the families in one line, those of which nothing was measured at its end.
 
     >>> accuracy_line([{"family": "gemm", "share": 0.62, "error_percent": 4.8, "rows": 9}])
     'published errors of what the time is of: gemm 4.8 % (62 % of the time)'
     """
+    if not families:
+        return ""
     known = [
         f"{each['family']} {each['error_percent']:.1f} % ({_share(each)} of the time)"
         for each in families
@@ -148,8 +153,6 @@ def accuracy_line(families: list[FamilyReport]) -> str:
         f"in whole programs only: {', '.join(in_programs)}" if in_programs else "",
         f"none of {', '.join(nowhere)}" if nowhere else "",
     ]
-    if not (known or elsewhere or in_programs):
-        return ""
     return f"published errors of what the time is of: {'; '.join(filter(None, parts))}"
 
 

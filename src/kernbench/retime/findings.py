@@ -281,15 +281,15 @@ def _longest(spent: list[Spent], key: Callable[[Spent], K]) -> K:
 
 def _errors(saved: SavedRun, launches: list[Instance], resource: str) -> list[FamilyAccuracy]:
     """Return the published errors of the families that a finding is about."""
-    machine = saved.machine.spec.name
-    if machine not in published_errors():
+    machine = saved.machine.spec
+    if not (machine.devices or machine.name in published_errors()):
         return []
     families = dict.fromkeys(each.template.family for each in launches if each.template.family)
     if resource in (LINKS, RANKS):
         families = {"collectives": None}
     elif resource in OF_HOST.values():
         families = {"host": None}
-    return [published_error(machine, family) for family in families]
+    return [published_error(machine.name, family) for family in families]
 
 
 _COLUMNS = (

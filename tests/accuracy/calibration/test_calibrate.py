@@ -10,16 +10,18 @@ import yaml
 
 from kernbench.accuracy.calibration import calibrate, constants_of, edited
 from kernbench.accuracy.calibration.rows import GemmRows
-from kernbench.accuracy.validation import Category, part_of, read_rows
-from kernbench.accuracy.validation.plans.tiles import GemmTuner, tiles
-from kernbench.accuracy.validation.rows.harness import Harness
-from kernbench.accuracy.validation.rows.problem import Problem
-from kernbench.cli.commands.measured import CalibrateOptions
-from kernbench.cli.commands.measured import calibrate as calibrate_command
+from kernbench.accuracy.predictors.gemm import problem_of
+from kernbench.accuracy.rows.forms import Category
+from kernbench.accuracy.rows.parts import part_of
+from kernbench.accuracy.rows.reference import read_rows
+from kernbench.cli.commands.calibrate import CalibrateOptions
+from kernbench.cli.commands.calibrate import calibrate as calibrate_command
 from kernbench.dtypes import bfloat16
 from kernbench.errors import KernbenchError, UnknownNameError, UsageError
 from kernbench.hardware import load_machine, machine_text, parse_machine
 from kernbench.ops import GemmTile
+from kernbench.plans.problem import Problem
+from kernbench.plans.tiles import GemmTuner, tiles
 
 NAMES = ("sip.front_end_us", "sip.pe.gemm.efficiency")
 
@@ -33,7 +35,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = ["device,op,dtype,m,n,k,bytes,time_us,source"]
     for n in (512, 1024, 1536, 4096):
         for m in (16, 2048):
-            best = tuner.tune(Problem(m, n, 1024, bfloat16), device, Harness())
+            best = tuner.tune(Problem(m, n, 1024, bfloat16), device)
             lines.append(f"H100-SXM-80GB,gemm,bf16,{m},{n},1024,1,{best.kernel_us},mine")
     path = tmp_path_factory.mktemp("rows") / "gemm.csv"
     path.write_text("\n".join(lines) + "\n")
@@ -107,7 +109,7 @@ def test_a_fit_does_not_time_what_cannot_be_fastest(
     monkeypatch.setattr(GemmTuner, "time_ps", counted)
     rows, text = read_rows([measured]), machine_text("h100-sxm")[0]
     sip = load_machine("h100-sxm", 1).sip
-    known = sum(len(list(tiles(Problem.of(row, bfloat16), sip, Harness()))) for row in rows)
+    known = sum(len(list(tiles(problem_of(row, bfloat16), sip))) for row in rows)
     modeled = GemmRows(rows, text)
     assert 3 * len(rows) <= len(timed) < known / 2
     timed.clear()

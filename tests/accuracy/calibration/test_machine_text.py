@@ -5,11 +5,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.accuracy.calibration import edited, transferred
+from kernbench.accuracy.calibration import edited
 from kernbench.accuracy.calibration.constants import constants_of, number_at
-from kernbench.accuracy.validation import Category
+from kernbench.accuracy.rows.forms import Category
 from kernbench.errors import MachineError, UsageError
 from kernbench.hardware import known_machines, load_machine, machine_text, parse_machine
+from validation.fits.transfer import transferred
 
 TEXT = """\
 # A comment that matters.

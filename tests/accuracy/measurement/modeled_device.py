@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kernbench.accuracy.validation.plans.tiles import GemmTuner
-from kernbench.accuracy.validation.rows.harness import Harness
-from kernbench.accuracy.validation.rows.problem import Problem
 from kernbench.dtypes import DType, bfloat16
 from kernbench.hardware import Machine
 from kernbench.kernel_time import schedule_kernel
 from kernbench.ops import KernelCall, KernelProbe, ProbePointer
+from kernbench.plans.problem import Problem
+from kernbench.plans.tiles import GemmTuner
 
 
 class ModeledDevice:
@@ -50,7 +49,7 @@ class ModeledDevice:
 
     def run_product(self, a: ProbePointer, b: ProbePointer, out: ProbePointer) -> None:
         (m, k), (_, n) = self._sizes[id(a)], self._sizes[id(b)]
-        best = self._tuner.tune(Problem(m, n, k, bfloat16), self.machine, Harness())
+        best = self._tuner.tune(Problem(m, n, k, bfloat16), self.machine)
         self._passed_ps += int(best.kernel_us * 1e6)
 
     def times_us(self, work: Callable[[], None], runs: int) -> list[float]:

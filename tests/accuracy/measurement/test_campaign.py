@@ -22,9 +22,10 @@ from kernbench.accuracy.measurement import (
     write_rows,
 )
 from kernbench.accuracy.measurement.campaign import LEAST_RUNS
-from kernbench.accuracy.validation import answer_rows, read_rows
-from kernbench.cli.commands.measured import MeasureOptions
-from kernbench.cli.commands.measured import measure as measure_command
+from kernbench.accuracy.rows.reference import read_rows
+from kernbench.accuracy.score import answer_rows
+from kernbench.cli.commands.measure import MeasureOptions
+from kernbench.cli.commands.measure import measure as measure_command
 from kernbench.dtypes import DType, bfloat16, float32
 from kernbench.errors import UnknownNameError, UsageError
 from kernbench.hardware import load_machine

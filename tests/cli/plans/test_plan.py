@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from kernbench.accuracy.validation.plans.layouts import GIB, Job, Layout, config_of, memory
-from kernbench.accuracy.validation.plans.models import KNOWN, model_of
-from kernbench.accuracy.validation.plans.passes import Model
-from kernbench.accuracy.validation.plans.stack import Stack
-from kernbench.accuracy.validation.plans.steps import Microbatch, Steps
-from kernbench.accuracy.validation.plans.times import PlanTimes
 from kernbench.cli.app import app
 from kernbench.hardware import load_machine
+from kernbench.plans.layouts import GIB, Job, Layout, config_of, memory
+from kernbench.plans.models import KNOWN, model_of
+from kernbench.plans.passes import Model
+from kernbench.plans.stack import Stack
+from kernbench.plans.steps import Microbatch, Steps
+from kernbench.plans.times import PlanTimes
 
 Plan = Callable[..., tuple[int, str, str]]
 

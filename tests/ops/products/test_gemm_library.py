@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from kernbench import ops
-from kernbench.accuracy.validation.plans.tiles import GemmTuner
-from kernbench.accuracy.validation.rows.harness import Harness
-from kernbench.accuracy.validation.rows.problem import Problem
 from kernbench.dtypes import DType, float16
 from kernbench.errors import UsageError
 from kernbench.hardware import SipSpec, load_machine
 from kernbench.ops import GemmTile
+from kernbench.plans.problem import Problem
+from kernbench.plans.tiles import GemmTuner
 from kernbench.runtime_api import RuntimeContext
 
 SPLIT = GemmTile(32, 32, 32, split_k=2)
@@ -55,7 +54,7 @@ def test_a_product_of_a_run_takes_the_time_that_its_tile_was_chosen_for(
     sizes: tuple[int, int, int],
 ) -> None:
     machine = load_machine("a100-sxm-80g", 1)
-    best = GemmTuner().tune(Problem(*sizes, float16), machine, Harness())
+    best = GemmTuner().tune(Problem(*sizes, float16), machine)
     m, n, k = sizes
     assert best.tile.is_vector == (m == 1)
     with RuntimeContext(machine=machine, ranks=1, data=False) as torch:

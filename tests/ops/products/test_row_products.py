@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from kernbench import ops
-from kernbench.accuracy.validation import GemmTuner, Problem
-from kernbench.accuracy.validation.plans.tiles import tiles
-from kernbench.accuracy.validation.rows.harness import Harness
 from kernbench.dtypes import float16
 from kernbench.hardware import load_machine
 from kernbench.ops.products import row_products
+from kernbench.plans import GemmTuner, Problem
+from kernbench.plans.tiles import tiles
 from kernbench.runtime_api import RuntimeContext
 from tests.ops.arrays import assert_close, values
 
@@ -43,7 +42,7 @@ def product(m: int, n: int, k: int) -> Callable[[Any], Any]:
 @pytest.mark.parametrize(("n", "k"), [(256, 256), (1024, 4096), (4096, 2048)])
 def test_a_row_takes_the_vector_tile_that_the_tuner_finds_fastest(n: int, k: int) -> None:
     tuner, problem = GemmTuner(), Problem(1, n, k, float16)
-    vectors = [tile for tile in tiles(problem, A100.sip, Harness()) if tile.is_vector]
+    vectors = [tile for tile in tiles(problem, A100.sip) if tile.is_vector]
     fastest_us = min(tuner.time_ps(problem, tile, A100) for tile in vectors) / 1e6
     one, two = (duration_us(A100, product(m, n, k)) for m in (1, 2))
     assert one == fastest_us

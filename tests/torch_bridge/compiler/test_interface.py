@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from kernbench.accuracy.programs import Program, ProgramRunner
 from kernbench.hardware import load_machine
+from validation.programs import Program, ProgramRunner
 
 ROOT = Path(__file__).parents[3]
 _TEXT = """

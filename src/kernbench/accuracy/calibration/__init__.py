@@ -1,16 +1,21 @@
 """Fit named constants of a machine to measured rows, and score it on held-out rows."""
 
 from kernbench.accuracy.calibration.calibrate import Calibration, Fitted, calibrate
-from kernbench.accuracy.calibration.constants import Constant, constants_of
+from kernbench.accuracy.calibration.constants import Constant, constants_of, number_at
+from kernbench.accuracy.calibration.least_squares import Array, solve
 from kernbench.accuracy.calibration.machine_text import edited
-from kernbench.accuracy.calibration.transfer import transferred
+from kernbench.accuracy.calibration.rows import Measuring, RowModel
 
 __all__ = [
+    "Array",
     "Calibration",
     "Constant",
     "Fitted",
+    "Measuring",
+    "RowModel",
     "calibrate",
     "constants_of",
     "edited",
-    "transferred",
+    "number_at",
+    "solve",
 ]

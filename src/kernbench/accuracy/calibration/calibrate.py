@@ -12,8 +12,9 @@ import numpy as np
 from kernbench.accuracy.calibration.constants import Constant, constants_of, number_at
 from kernbench.accuracy.calibration.least_squares import solve
 from kernbench.accuracy.calibration.machine_text import edited
-from kernbench.accuracy.calibration.rows import Array, Modeled, modeled
-from kernbench.accuracy.validation import Category, Errors, Row, errors_of, part_of
+from kernbench.accuracy.calibration.rows import Array, Modeled, RowModel
+from kernbench.accuracy.rows import Category, Row, part_of
+from kernbench.accuracy.score import Errors, errors_of
 from kernbench.errors import UnknownNameError, UsageError, nearest
 from kernbench.hardware import machine_text, parse_machine
 from kernbench.inputs import parse_yaml
@@ -29,6 +30,7 @@ _STILL = 1e-6
 """Changes of a time that are rounding."""
 _FARTHEST = 6.0
 """The factor by which a constant may grow or shrink."""
+_PLAIN = RowModel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +67,14 @@ def calibrate(
     most_rows: int = 120,
     only: Sequence[str] = (),
     say: Callable[[str], None] = lambda line: None,
+    model: RowModel = _PLAIN,
 ) -> Calibration:
     """Return ``machine`` with its constants fitted to rows of its devices.
 
     One of ``parts`` parts of the rows, by whole shapes, is held out and only scored; at most
     ``most_rows`` are fitted to, and as many scored, chosen deterministically. ``only`` names the
-    constants that may change. ``say`` is called with lines that report progress.
+    constants that may change. ``say`` is called with lines that report progress; ``model`` is how
+    rows were measured.
 
     Raises:
         UsageError: No row is of a device of the machine, or there are too few for the constants.
@@ -95,7 +99,7 @@ def calibrate(
         constants = _chosen(constants_of(category, parse_yaml(text, origin)), only)
         if not of_category or not constants:
             continue
-        fit = _Fit(text, origin, category, constants)
+        fit = _Fit(text, origin, category, constants, model)
         text, fitted = fit.run(of_category, parts, most_rows, say)
         fits.append(fitted)
     if not fits:
@@ -121,9 +125,15 @@ class _Fit:
     """A fit of the constants that one category determines."""
 
     def __init__(
-        self, text: str, origin: str, category: Category, constants: Sequence[Constant]
+        self,
+        text: str,
+        origin: str,
+        category: Category,
+        constants: Sequence[Constant],
+        model: RowModel,
     ) -> None:
         self.text = text
+        self.model = model
         self.origin = origin
         self.category = category
         self.constants = constants
@@ -156,8 +166,8 @@ class _Fit:
         )
         say(f"{self.category}: {len(kept)} rows to fit to, {len(apart)} held out")
         self._check_count(len(kept))
-        fitted_to = modeled(self.category, kept, self.text)
-        scored = modeled(self.category, apart, self.text) if apart else None
+        fitted_to = self.model.of(self.category, kept, self.text)
+        scored = self.model.of(self.category, apart, self.text) if apart else None
         self._check_count(len(fitted_to.rows))
         before = [_errors(each, self.text) for each in (fitted_to, scored)]
         values = self._solve(fitted_to, say)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kernbench.accuracy.validation import Category
+from kernbench.accuracy.rows import Category
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from kernbench.cli.registry import options_command
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernbench.accuracy.validation import AllowedSizes, Job, TimedLayout
     from kernbench.cli.plans.ranking import Ranking
+    from kernbench.plans import AllowedSizes, Job, TimedLayout
 
 PLACE = 45
 app = typer.Typer()
@@ -84,10 +84,10 @@ def _plan(context: typer.Context, options: PlanOptions) -> int:
 
 
 def _start(options: PlanOptions) -> int:
-    from kernbench.accuracy.validation import Job, model_of
     from kernbench.cli.plans.ranking import as_json, check_goal, rank
     from kernbench.hardware import file_of
     from kernbench.outputs import Outputs
+    from kernbench.plans import Job, model_of
 
     limits = _limits(options)
     model = model_of(options.model)
@@ -143,7 +143,7 @@ def _per_token(each: TimedLayout, name: str) -> str:
 
 
 def _limits(options: PlanOptions) -> AllowedSizes:
-    from kernbench.accuracy.validation import AllowedSizes
+    from kernbench.plans import AllowedSizes
 
     sizes: dict[str, tuple[int, ...] | None] = {}
     for name in ("tp", "pp", "cp", "dp", "ep"):
@@ -159,8 +159,8 @@ def _show(ranking: Ranking, job: Job, top: int, goal: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from kernbench.accuracy.validation import GIB
     from kernbench.cli.plans.ranking import remarks, seconds, why_best, why_slower
+    from kernbench.plans import GIB
 
     model, machine, best = ranking.model, ranking.machine, ranking.timed[0]
     what = f"a step of {job.batch} x {job.seq} tokens"

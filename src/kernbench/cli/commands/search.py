@@ -81,8 +81,8 @@ def _search(context: typer.Context, options: SearchOptions) -> int:
 
 
 def _start(options: SearchOptions) -> int:
-    from kernbench.accuracy.validation import format_of_plot
     from kernbench.cli.sweeps.engines import engine
+    from kernbench.cli.sweeps.plot import format_of_plot
     from kernbench.cli.sweeps.points import Settings, SweptBench
     from kernbench.cli.sweeps.running import Limits, Progress
     from kernbench.cli.sweeps.searching import Search, parse_space

@@ -114,7 +114,7 @@ def _start(options: SweepOptions) -> int:
     if options.table is not None:
         check_table(options.table)
     if options.plot is not None:
-        from kernbench.accuracy.validation import format_of_plot
+        from kernbench.cli.sweeps.plot import format_of_plot
 
         format_of_plot(Path(options.plot))
     with named(Path(options.program)) if is_study(options.program) else nullcontext():

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernbench.accuracy.validation import (
+from kernbench.errors import KernbenchError, UnknownNameError, UsageError, nearest
+from kernbench.hardware import Machine
+from kernbench.plans import (
     GIB,
     AllowedSizes,
     Job,
@@ -18,8 +20,6 @@ from kernbench.accuracy.validation import (
     memory,
     node_of,
 )
-from kernbench.errors import KernbenchError, UnknownNameError, UsageError, nearest
-from kernbench.hardware import Machine
 
 _SLIGHT = 0.02
 """Differences below this share of the best time are not worth a word."""

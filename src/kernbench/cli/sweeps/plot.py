@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernbench.accuracy.validation import format_of_plot
 from kernbench.errors import UnknownNameError, UsageError, nearest
 from kernbench.outputs import whole_file
 
@@ -16,6 +15,26 @@ _RATIO_OF_LOG = 10
 _UNITS = {"_ns": (1e3, "us"), "_bytes": (1e6, "MB"), "_mb": (1, "MB"), "_s": (1, "s")}
 
 Row = Mapping[str, Any]
+
+
+def format_of_plot(path: Path) -> str:
+    """Return the image format by a plot's file name.
+
+    Raises:
+        UsageError: matplotlib is not installed, or does not know the format.
+    """
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError:
+        raise UsageError(
+            "a plot needs matplotlib; install kernbench with its plots extra: "
+            "pip install 'kernbench[plots]'"
+        ) from None
+    known = FigureCanvasBase.get_supported_filetypes()
+    found = path.suffix.removeprefix(".").lower() or "png"
+    if found not in known:
+        raise UsageError(f"--plot {path}: no plot is a .{found}: {nearest(found, known)}")
+    return found
 
 
 def write_plot(rows: Sequence[Row], axes: Sequence[str], metric: str, path: str) -> None:

@@ -72,8 +72,6 @@ _CHOICES = (_INDUCTOR, _NOTHING)
 _ON_THE_WAY = ("optimize", "optimize_assert", "explain", "export")
 """What programs call of ``torch._dynamo`` to have something compiled."""
 _UNTRACED = ("simpy", "greenlet")
-_PROGRAMS = "accuracy"
-"""The part of kernbench that has programs, which are traced."""
 _MAIN = "__main__"
 _OF_DEVICES: tuple[Any, ...] = (
     Observer.__torch_dispatch__,
@@ -289,7 +287,7 @@ class Compiler:
         traceable = (*trace_rules.BUILTIN_INLINE_WHEN_CALLED, traced.__file__, operations.__file__)
         self._patches.set(trace_rules, "BUILTIN_INLINE_WHEN_CALLED", traceable)
         parts = (each.name for each in pkgutil.iter_modules(kernbench.__path__))
-        own = (f"{kernbench.__name__}.{each}" for each in parts if each not in (_PROGRAMS, _MAIN))
+        own = (f"{kernbench.__name__}.{each}" for each in parts if each != _MAIN)
         for name in (*own, *_UNTRACED):
             trace_rules.add(name)
         skip = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)

@@ -1,0 +1,25 @@
+"""Measured rows: files, devices, and who predicts them."""
+
+from kernbench.accuracy.rows.devices import Machines, presets
+from kernbench.accuracy.rows.forms import Category
+from kernbench.accuracy.rows.parts import is_apart, part_of
+from kernbench.accuracy.rows.predictor import Answer, Predictor, Ran, of_layers
+from kernbench.accuracy.rows.reference import Row, read_rows, sampled
+from kernbench.accuracy.rows.registry import OWN, Predictors
+
+__all__ = [
+    "OWN",
+    "Answer",
+    "Category",
+    "Machines",
+    "Predictor",
+    "Predictors",
+    "Ran",
+    "Row",
+    "is_apart",
+    "of_layers",
+    "part_of",
+    "presets",
+    "read_rows",
+    "sampled",
+]

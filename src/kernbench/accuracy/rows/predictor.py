@@ -1,0 +1,80 @@
+"""The interface between scoring and the predictors of each category."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from kernbench.accuracy.rows.reference import Row
+from kernbench.errors import KernbenchError
+
+
+class Ran(StrEnum):
+    """What the engine ran for a row."""
+
+    KERNELS = "kernels"
+    """kernbench's own, in Triton."""
+    LIBRARY = "library kernels"
+    """Those of a vendor's or a stack's library, timed by their tiles."""
+    COLLECTIVE = "collective"
+    """Its schedule, on the machine's links."""
+    LAYERS = "layers"
+    """Layers, or operators of one, put together by the rules of ``kernbench plan``."""
+    PROGRAM = "program"
+    """A whole program, as its user would run it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The modeled time of a row, or the reason why there is none."""
+
+    time_us: float | None
+    why_not: str = ""
+    """For a row without an answer: what the model lacks, in equal words for similar rows."""
+    how: str = ""
+    """The configuration or algorithm that the time is of."""
+    host_share: float = 0.0
+    """Of a program: the share of its time in which devices wait for their hosts, from 0 to 1."""
+    ran: Ran | None = None
+    """What was run for the time; None where there is none."""
+    composed_us: float | None = None
+    """A time that formulas give without a run of the engine. It is no answer (``time_us`` is None):
+    no command of a user gives it, so it is part of no error that is published (ADR-0235)."""
+
+    @classmethod
+    def composed(cls, composed_us: float, why_not: str, how: str = "") -> Answer:
+        """Return that nothing was run for a row, beside what formulas give for it."""
+        return cls(None, why_not=why_not, how=how, composed_us=composed_us)
+
+
+class Predictor(Protocol):
+    """Predicts the rows of one category.
+
+    Each process makes and keeps its own, which may therefore cache; rows arrive grouped by device.
+    For what it cannot predict (an op, a dtype, a machine without links) it returns an
+    :class:`Answer` with a reason; an exception means that the row itself is invalid.
+    """
+
+    def predict(self, row: Row) -> Answer:
+        """Return the modeled time of what the row measured."""
+        ...
+
+
+def of_layers(time_us: Callable[[], float], how: str) -> Answer:
+    """Return the answer of layers that are run, or one whose reason is the error of the run."""
+    try:
+        return Answer(time_us(), how=how, ran=Ran.LAYERS)
+    except KernbenchError as error:
+        return Answer(None, _short(error))
+    except ExceptionGroup as errors:
+        # All ranks fail for the same reason: the first one's is given.
+        cause = errors.exceptions[0]
+        if not isinstance(cause, KernbenchError):
+            raise
+        return Answer(None, _short(cause))
+
+
+def _short(error: BaseException) -> str:
+    return str(error).split(";")[0].split("\n")[0]

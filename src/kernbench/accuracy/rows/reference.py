@@ -1,0 +1,147 @@
+"""Measured rows: CSV files whose columns determine the category of their rows."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import md5
+from pathlib import Path
+
+from kernbench.accuracy.rows.forms import (
+    FORMS,
+    Category,
+    Form,
+    form_of,
+    text_of,
+    time_of,
+)
+from kernbench.errors import UsageError
+from kernbench.inputs import opened_csv
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measurement."""
+
+    category: Category
+    device: str
+    op: str
+    dtype: str
+    source: str
+    time_us: float
+    """The time of what was measured, or of one unit of it (:attr:`per`); 0 if there is none."""
+    fields: Mapping[str, str]
+    """All columns of the file; empty where the source gives nothing."""
+    file: str
+    line: int
+    form: Form = FORMS[-1]
+    """Of the file that it is in."""
+    per: str = ""
+    """Empty for a time as the source gives it. ``token`` or ``TFLOP`` if it gives a rate per device
+    and second: the time is then a device's time for one of them."""
+    why_no_time: str = ""
+    """For a row without a time: what the source gives instead."""
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    def integer(self, column: str) -> int:
+        """Return a column as an integer above 0.
+
+        Raises:
+            UsageError: It is not one; the text names the file, line and column.
+        """
+        found = self.optional(column)
+        if found is None:
+            raise UsageError(f"{self.where}: column {column} is empty")
+        return found
+
+    def optional(self, column: str) -> int | None:
+        """Return a column as an integer above 0, None where it is empty or missing."""
+        text = self.fields.get(column, "")
+        if not text:
+            return None
+        try:
+            number = float(text)
+        except ValueError:
+            number = 0.0
+        if not 1 <= number < float("inf") or number != int(number):
+            raise UsageError(
+                f"{self.where}: column {column} must be a whole number above 0, but got {text!r}"
+            )
+        return int(number)
+
+    def __str__(self) -> str:
+        shape = [
+            f"{each}={self.fields[each]}" for each in self.form.described() if self.fields.get(each)
+        ]
+        return f"{self.device} {self.op} {self.dtype} {' '.join(shape)}"
+
+
+def read_rows(paths: Iterable[str | Path]) -> list[Row]:
+    """Return the rows of CSV files, in order.
+
+    Raises:
+        UsageError: A file cannot be read, its columns match no category, or a row has no time.
+    """
+    found: list[Row] = []
+    for each in paths:
+        path = Path(each)
+        with opened_csv(path) as reader:
+            found += _read(path.name, reader)
+    return found
+
+
+def sampled(rows: list[Row], every: Mapping[str, int]) -> list[Row]:
+    """Return one in ``every`` rows of each category, chosen by a hash: the same rows every time.
+
+    A file's own number, by its name, comes before that of its category. Rows of what ``every`` does
+    not name are kept.
+
+    Raises:
+        UsageError: A number is below 1.
+    """
+    for number in every.values():
+        if number < 1:
+            raise UsageError(f"every must be at least 1, but got {number}")
+    return [
+        row for row in rows if _hash(row) % every.get(row.file, every.get(row.category, 1)) == 0
+    ]
+
+
+def _hash(row: Row) -> int:
+    return int(md5(str(row).encode()).hexdigest(), 16)
+
+
+def category_of(file: str, columns: Iterable[str]) -> Category:
+    """Return the category of the rows of a file with these columns.
+
+    Raises:
+        UsageError: A column that every file needs is missing, or the columns match no category.
+    """
+    return form_of(file, set(columns)).category
+
+
+def _read(file: str, reader: csv.DictReader[str]) -> Iterable[Row]:
+    form = form_of(file, set(reader.fieldnames or ()))
+    for fields in reader:
+        where = f"{file}:{reader.line_num}"
+        if None in fields or None in fields.values():
+            raise UsageError(f"{where}: the row has not {len(reader.fieldnames or ())} columns")
+        time_us, per, why_no_time = time_of(form, fields, where)
+        yield Row(
+            category=form.category,
+            device=fields["device"],
+            op=text_of(form, form.op, fields),
+            dtype=text_of(form, form.dtype, fields),
+            source=fields["source"],
+            time_us=time_us,
+            fields=fields,
+            file=file,
+            line=reader.line_num,
+            form=form,
+            per=per,
+            why_no_time=why_no_time,
+        )

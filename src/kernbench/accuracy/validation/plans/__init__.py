@@ -1,1 +1,0 @@
-"""Steps of models split over devices: layers run on a machine, collectives on its links."""

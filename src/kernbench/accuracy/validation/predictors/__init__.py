@@ -1,1 +1,0 @@
-"""Predictors of measured rows: one per category."""

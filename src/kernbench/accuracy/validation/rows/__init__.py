@@ -1,1 +1,0 @@
-"""Measured rows: their sources, their devices, and how they were measured."""

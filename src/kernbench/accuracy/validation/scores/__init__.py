@@ -1,1 +1,0 @@
-"""From rows and answers to errors, goals, baselines and the error table."""

@@ -1,0 +1,60 @@
+"""Steps of models split over devices: layers run on a machine, collectives on its links.
+
+What ``kernbench plan`` ranks, and what rows of layers and iterations are answered by.
+"""
+
+from kernbench.plans.layouts import (
+    GIB,
+    AllowedSizes,
+    Job,
+    Layout,
+    layouts,
+    memory,
+    weights_per_rank,
+)
+from kernbench.plans.models import KNOWN, ModelShape, model_of
+from kernbench.plans.passes import Model, Pass, Passes, PassTime, TunedTiles
+from kernbench.plans.pipelines import forward_us, one_forward_one_backward_us
+from kernbench.plans.problem import Cached, Problem
+from kernbench.plans.stack import PLAIN, Stack, TrainingRun
+from kernbench.plans.steps import Microbatch, Steps, StepTime
+from kernbench.plans.tiles import GemmTuner, Timed
+from kernbench.plans.times import PlanTimes, TimedLayout
+from kernbench.plans.wires import MachineOf, StageWires, collective_us, node_of, single_sips
+
+__all__ = [
+    "GIB",
+    "KNOWN",
+    "PLAIN",
+    "AllowedSizes",
+    "Cached",
+    "GemmTuner",
+    "Job",
+    "Layout",
+    "MachineOf",
+    "Microbatch",
+    "Model",
+    "ModelShape",
+    "Pass",
+    "PassTime",
+    "Passes",
+    "PlanTimes",
+    "Problem",
+    "Stack",
+    "StageWires",
+    "StepTime",
+    "Steps",
+    "Timed",
+    "TimedLayout",
+    "TrainingRun",
+    "TunedTiles",
+    "collective_us",
+    "forward_us",
+    "layouts",
+    "memory",
+    "model_of",
+    "node_of",
+    "one_forward_one_backward_us",
+    "single_sips",
+    "weights_per_rank",
+]

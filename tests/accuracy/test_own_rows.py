@@ -1,0 +1,132 @@
+"""Rows that users measured, scored by kernbench alone: without the validation package."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from kernbench.accuracy.rows import OWN, Category
+from kernbench.cli import app as command_line
+from kernbench.cli.commands.validate import ValidateOptions, validate
+from kernbench.errors import UsageError
+from kernbench.hardware import load_machine
+from kernbench.links import Asked, Network
+
+ALONE = """
+import sys
+from importlib import metadata
+sys.modules["validation"] = None  # What imports it fails.
+every = metadata.entry_points
+metadata.entry_points = lambda **of: () if of.get("group") == "kernbench.commands" else every(**of)
+from kernbench.cli import main
+main()
+"""
+GEMM = "device,op,dtype,m,n,k,time_us,source\n"
+ROWS = "device,op,dtype,rows,cols,time_us,source\n"
+COLLECTIVES = "device,op,dtype,n_ranks,bytes,time_us,source\n"
+
+
+def alone(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", ALONE, *arguments], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.adr("0236-D1")
+def test_kernbench_scores_own_rows_without_the_validation_package(tmp_path: Path) -> None:
+    gemm, rows = tmp_path / "gemm.csv", tmp_path / "membound.csv"
+    gemm.write_text(GEMM + "H100,gemm,bf16,64,64,64,10,me\nH100,gemm,int3,64,64,64,10,me\n")
+    rows.write_text(ROWS + "H100,add,fp32,4096,4096,80,me\nH100,sinh,fp32,64,64,10,me\n")
+    target = tmp_path / "errors.json"
+    done = alone("validate", str(gemm), str(rows), "--json", str(target), "--worst", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "no Triton dtype for int3" in done.stdout
+    assert "no kernel for op sinh" in done.stdout
+    assert "the 1 rows that are furthest off:" in done.stdout
+    errors = json.loads(target.read_text())
+    counts = {
+        name: (each["rows"], each["unanswered"]) for name, each in errors["categories"].items()
+    }
+    assert counts == {"gemm": (2, 1), "membound": (2, 1)}
+    (add,) = (each for each in errors["groups"] if each["op"] == "add")
+    # 201 MB at 3.35 TB/s are 60 us at least.
+    assert -25 < add["mape"] < 25
+
+
+@pytest.mark.adr("0236-D1")
+@pytest.mark.parametrize(
+    ("head", "line", "category"),
+    [
+        ("device,source,program,dtype,metric,value,unit,derived_step_time_s\n",
+         "H100,me,train.py,fp16,step,1,ms,0.001\n", "programs"),
+        ("device,op,dtype,tp,pp,time_us,tokens_per_s_per_dev,source\n",
+         "H100,generate,fp16,1,1,9,,me\n", "tp_scaling"),
+    ],
+)  # fmt: skip
+def test_published_rows_are_refused_in_a_sentence(
+    tmp_path: Path, head: str, line: str, category: str
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(head + line)
+    done = alone("validate", str(path))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: rows.csv:2 is a row of {category}, and kernbench alone")
+    assert "gemm, membound, collectives" in done.stderr
+    assert "make validate" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_nothing_to_score_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(GEMM)
+    with pytest.raises(UsageError, match=r"nothing to score: .*rows\.csv has no rows"):
+        validate(ValidateOptions(data=(str(path),)))
+
+
+def test_a_collective_of_own_rows_takes_what_its_schedule_takes(tmp_path: Path) -> None:
+    path = tmp_path / "collectives.csv"
+    path.write_text(COLLECTIVES + "H100,all_reduce,fp16,4,1048576,30,me\n")
+    target = tmp_path / "errors.json"
+    validate(ValidateOptions(data=(str(path),), json=str(target), jobs=1))
+    (group,) = json.loads(target.read_text())["groups"]
+    network = Network(load_machine("h100-sxm", 4))
+    asked, sips = Asked("all_reduce", 4, 524288, 2), (0, 1, 2, 3)
+    choice = network.selector.choose(asked, sips, "auto")
+    placed = network.run(choice.build(asked), sips, (0,) * 4, choice.protocol)
+    expected = placed.template.duration_ps / 1e6 / 30 - 1
+    assert group["bias"] == pytest.approx(100 * expected)
+
+
+@pytest.mark.adr("0236-D2")
+def test_commands_of_other_distributions_are_found_and_take_the_place_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = {each.name for each in metadata.entry_points(group=command_line.GROUP)}
+    assert {"validate", "calibrate"} <= names, "pip install --editable validation"
+    modules = {app.registered_commands[0].callback.__module__ for app in command_line._commands()}
+    assert "validation.commands.validate" in modules
+    assert "kernbench.cli.commands.validate" not in modules
+    monkeypatch.setattr(metadata, "entry_points", lambda group: ())
+    modules = {app.registered_commands[0].callback.__module__ for app in command_line._commands()}
+    assert "kernbench.cli.commands.validate" in modules
+
+
+def test_the_page_names_every_category_column_and_dtype_of_own_rows() -> None:
+    from kernbench.accuracy.predictors import GEMM_DTYPES, ROW_DTYPES
+    from kernbench.accuracy.predictors.collectives import ITEM_BYTES
+    from kernbench.accuracy.rows.forms import FORMS
+    from kernbench.ops import ELEMENTWISE_OPS, ROW_OPS
+
+    page = (Path(__file__).parents[2] / "docs" / "measured-rows.md").read_text(encoding="utf-8")
+    assert set(OWN.by_category) == {Category.GEMM, Category.MEMBOUND, Category.COLLECTIVES}
+    for form in FORMS:
+        if form.category in OWN.by_category:
+            for column in (*form.columns, form.op, form.dtype, *form.time, "device", "source"):
+                assert f"`{column}`" in page, column
+    for name in (*GEMM_DTYPES, *ROW_DTYPES, *ITEM_BYTES, *ELEMENTWISE_OPS, *ROW_OPS):
+        assert f"`{name}`" in page, name

@@ -1,0 +1,62 @@
+"""Rules of tiles: every result has one, and it is the one that the stack's source names."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from validation.predictors.libraries.tile_rules import FP8_RULES, ruled_tile
+
+SIZES = st.integers(1, 1 << 20)
+
+
+@given(SIZES, SIZES, st.sampled_from(sorted(FP8_RULES)))
+def test_every_result_has_a_tile_of_the_first_rule_that_it_is_within(
+    m: int, n: int, whose: tuple[str, str]
+) -> None:
+    rules = FP8_RULES[whose]
+    within = [each for each in rules if m <= each.most_rows and n <= each.most_cols]
+    for depth in (128, 1 << 20):
+        deep = [each.tile for each in within if each.least_depth <= depth]
+        assert ruled_tile(rules, m, n, depth) is deep[0]
+
+
+@pytest.mark.parametrize(
+    ("whose", "m", "n", "tile", "cluster"),
+    [
+        # Bounds belong to the smaller tile.
+        (("sm90", "vllm"), 16, 1280, (16, 64), (2, 1)),
+        (("sm90", "vllm"), 64, 1281, (64, 64), (1, 1)),
+        (("sm90", "vllm"), 65, 64, (64, 128), (2, 1)),
+        (("sm90", "vllm"), 129, 1 << 16, (128, 128), (2, 1)),
+        (("sm90", "sglang"), 1, 64, (64, 64), (1, 8)),
+        (("sm90", "sglang"), 256, 1 << 16, (64, 64), (1, 1)),
+        (("sm90", "sglang"), 1025, 64, (128, 128), (2, 1)),
+        (("sm89", "vllm"), 300, 8192, (256, 128), (1, 1)),
+        (("sm89", "sglang"), 17, 16385, (16, 64), (1, 1)),
+        (("sm120", "vllm"), 256, 64, (64, 64), (1, 1)),
+        (("sm120", "sglang"), 1, 64, (128, 128), (1, 1)),
+    ],
+)
+def test_shapes_take_the_tile_that_the_source_names(
+    whose: tuple[str, str], m: int, n: int, tile: tuple[int, int], cluster: tuple[int, int]
+) -> None:
+    found = ruled_tile(FP8_RULES[whose], m, n)
+    assert (found.m, found.n) == tile
+    assert (found.cluster_rows, found.cluster_cols) == cluster
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "tile", "pes"),
+    [
+        (16, 1 << 14, (32, 128), 1),
+        (17, 4095, (64, 64), 1),
+        (64, 4096, (64, 128), 1),
+        (256, 4096, (128, 128), 1),
+        (257, 128, (256, 128), 2),
+    ],
+)
+def test_vllm_on_blackwell_takes_wider_tiles_for_a_long_sum(
+    m: int, k: int, tile: tuple[int, int], pes: int
+) -> None:
+    found = ruled_tile(FP8_RULES["sm100", "vllm"], m, 4096, k)
+    assert ((found.m, found.n), found.pes) == (tile, pes)

@@ -1,0 +1,82 @@
+"""Attention rows: which kernel answers which row, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from kernbench.accuracy.rows.devices import presets
+from kernbench.accuracy.rows.reference import read_rows
+from kernbench.library_kernels import attention_kernels
+from validation.predictors.attention import AttentionPredictor
+
+HEAD = (
+    "source,device,op,framework,kernel,attn_dtype,kv_dtype,batch,q_len,kv_len,heads,kv_heads,"
+    "head_dim,window,causal,time_us,note"
+)
+ROWS = {
+    "sglang prefill": "A100-SXM4-80GB,attention_prefill,sglang,flash_attention,bfloat16,bfloat16,"
+    "4,512,512,16,2,128,0,yes,90,",
+    "group in tensor cores": "A100-SXM4-80GB,attention_decode,trtllm,torch_flow,bfloat16,bfloat16,"
+    "8,1,4096,16,2,128,0,n/a,50,",
+    "a query of its own": "A100-SXM4-80GB,attention_decode,trtllm,torch_flow,bfloat16,bfloat16,"
+    "8,1,4096,16,16,128,0,n/a,50,",
+    "fp8 cache": "H100-SXM-80GB,attention_decode,sglang,fa3,bfloat16,fp8,"
+    "8,1,4096,16,2,128,0,n/a,50,",
+    "a window": "H100-SXM-80GB,attention_prefill,sglang,triton,bfloat16,bfloat16,"
+    "4,512,512,16,2,256,1024,yes,90,",
+    "a head size": "L40S,attention_prefill,trtllm,torch_flow,fp8,fp8,"
+    "4,512,512,16,2,256,0,yes,90,",
+    "suspect": "L40S,attention_decode,sglang,flash_attention,bfloat16,bfloat16,"
+    "8,1,4096,16,2,128,0,n/a,50,suspect: above the device peak",
+    "no cache is so large": "L40S,attention_decode,sglang,flash_attention,bfloat16,bfloat16,"
+    "4,1,131072,8,8,128,0,n/a,9.4,cache-resident KV: above DRAM bandwidth",
+    "in the cache": "L40S,attention_decode,sglang,flash_attention,bfloat16,bfloat16,"
+    "4,1,512,8,8,128,0,n/a,9.4,cache-resident KV: above DRAM bandwidth",
+    "no such stack": "A100-SXM4-80GB,attention_prefill,abacus,beads,bfloat16,bfloat16,"
+    "4,512,512,16,2,128,0,yes,90,",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[float | None, str]]:
+    path = Path(tmp_path_factory.mktemp("rows")) / "attention.csv"
+    path.write_text("\n".join([HEAD, *(f"me,{row}" for row in ROWS.values())]) + "\n")
+    predictor = AttentionPredictor(presets())
+    found = [predictor.predict(row) for row in read_rows([path])]
+    return {
+        name: (each.time_us, each.how or each.why_not)
+        for name, each in zip(ROWS, found, strict=True)
+    }
+
+
+def test_each_stack_and_dtype_has_its_kernel(
+    answers: dict[str, tuple[float | None, str]],
+) -> None:
+    assert "sglang_flash_attention_prefill" in answers["sglang prefill"][1]
+    assert "torch_flow_decode_xqa" in answers["group in tensor cores"][1]
+    assert "torch_flow_decode_mmha" in answers["a query of its own"][1]
+    assert "fa3_decode_fp8kv" in answers["fp8 cache"][1]
+
+
+def test_windows_and_head_sizes_have_structures_of_their_own(
+    answers: dict[str, tuple[float | None, str]],
+) -> None:
+    assert "sglang_triton_prefill_any_window" in answers["a window"][1]
+    own = answers["a head size"][1].split(" + ")[-1]
+    assert own == "trtllm_torch_flow_prefill_fp8q_fp8kv_d256"
+    assert attention_kernels("sm89")[own].family == own.removesuffix("_d256")
+
+
+def test_what_no_device_can_give_is_refused_with_its_reason(
+    answers: dict[str, tuple[float | None, str]],
+) -> None:
+    assert answers["suspect"] == (
+        None, "the source marks the row: suspect: above the device peak",
+    )  # fmt: skip
+    time, why = answers["no cache is so large"]
+    assert time is None
+    assert "no cache holds them" in why
+    assert answers["in the cache"][0] is not None
+    assert answers["no such stack"] == (
+        None, "no kernel for attention_prefill of abacus beads on a100-sxm-80g",
+    )  # fmt: skip

@@ -1,0 +1,128 @@
+"""GEMM rows that a vendor's library answers: which kernel, and what surrounds it."""
+
+from pathlib import Path
+
+import pytest
+
+from kernbench.accuracy.rows.devices import presets
+from kernbench.accuracy.rows.reference import Row, read_rows
+from kernbench.hardware import KernelLibrary, load_library
+from kernbench.library_kernels import time_kernel
+from validation.predictors.gemm import GemmPredictor
+from validation.predictors.libraries.products import gemm_kernel
+from validation.predictors.library_rows import NotModeledError
+
+PREDICTOR = GemmPredictor(presets())
+STACK = "source,device,op,framework,kernel,dtype,m,n,k,time_us"
+PLAIN = "source,device,op,dtype,m,n,k,impl,time_us"
+AITER = "source,device,dtype,m,n,k,batch,time_us,impl"
+
+
+def row_of(tmp_path: Path, header: str, line: str) -> Row:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"{header}\n{line}\n")
+    (row,) = read_rows([path])
+    return row
+
+
+def test_the_time_is_that_of_the_fastest_choice(tmp_path: Path) -> None:
+    line = "aic-gemm-2,B200-SXM,gemm,trtllm,torch_flow,bfloat16,8,256,16384,1"
+    found = PREDICTOR.measured(row_of(tmp_path, STACK, line))
+    library = load_library("sm100")
+    times = [
+        sum(
+            time_kernel(each, found.machine.sip, library.constants(each.name)).total_us
+            for each in choice
+        )
+        for choice in found.choices
+    ]
+    assert found.time_us() == pytest.approx(min(times))
+    # Few results of a long K: cutting K is the fastest.
+    assert len(found.choices[times.index(min(times))]) == 2
+
+
+@pytest.mark.parametrize(
+    ("header", "line", "kernel"),
+    [
+        (STACK, "aic-gemm-2,H200-SXM-141GB,gemm,trtllm,torch_flow,fp8,64,512,512,1", "trtllm_fp8"),
+        (PLAIN, "aic-gemm,L40S,gemm,bf16,64,512,512,vendor BLAS,1", "blas_bf16"),
+        (PLAIN, "mamf-table,B300-SXM,gemm,bf16,64,512,512,torch,1", "blas_bf16"),
+        (AITER, "aiter-gemm-2,MI355X,fp4,1,512,4096,1,5,_ZN5aiter41f4", "aiter_fp4_asm"),
+        (PLAIN, "aic-gemm,H200-SXM-141GB,gemm,bf16,64,512,512,vendor BLAS,1", " stages"),
+    ],
+)
+def test_stacks_and_named_architectures_are_answered_by_the_library(
+    tmp_path: Path, header: str, line: str, kernel: str
+) -> None:
+    answer = PREDICTOR.predict(row_of(tmp_path, header, line))
+    assert answer.time_us is not None
+    assert kernel in answer.how
+
+
+def test_a_kernel_without_an_entry_takes_that_of_its_stack(tmp_path: Path) -> None:
+    line = "aic-gemm-2,B200-SXM,gemm,vllm,NobodysKernel,nvfp4,64,512,512,1"
+    assert "vllm_nvfp4_" in PREDICTOR.predict(row_of(tmp_path, STACK, line)).how
+
+
+def test_what_no_library_has_says_so(tmp_path: Path) -> None:
+    line = "aic-gemm-2,A100-SXM4-80GB,gemm,vllm,x,nvfp4,64,512,512,1"
+    row = row_of(tmp_path, STACK, line)
+    assert PREDICTOR.predict(row).why_not == "sm80 has no products of vllm_nvfp4"
+    with pytest.raises(NotModeledError):
+        PREDICTOR.measured(row)
+
+
+def test_a_stack_without_a_graph_takes_its_hosts_time_at_least(tmp_path: Path) -> None:
+    kernel = "DeepGemmFp8BlockScaledMMKernel"
+    line = f"aic-gemm-2,H200-SXM-141GB,gemm,vllm,{kernel},fp8_block,8,512,512,1"
+    row = row_of(tmp_path, STACK, line)
+    assert PREDICTOR.predict(row).time_us == 90
+    big = row_of(tmp_path, STACK, line.replace("8,512,512,1", "32768,8192,8192,1"))
+    assert (PREDICTOR.predict(big).time_us or 0) > 1000
+
+
+def test_a_rule_that_chooses_badly_is_followed(tmp_path: Path) -> None:
+    line = "aic-gemm-2,H200-SXM-141GB,gemm,{},{},fp8,225,256,12288,1"
+    stack, blas = (
+        PREDICTOR.measured(row_of(tmp_path, STACK, line.format(*each)))
+        for each in (("vllm", "CutlassFP8ScaledMMLinearKernel"), ("trtllm", "torch_flow"))
+    )
+    # Four tiles of 128 x 128 go through all of K where BLAS cuts it.
+    assert [each.tiles[0].count for (each,) in stack.choices] == [4]
+    assert len(blas.choices) > 10
+
+
+@pytest.mark.parametrize("device", ["A100-SXM4-80GB", "L40S", "H200-SXM-141GB"])
+def test_smooth_quantisation_never_cuts_k(tmp_path: Path, device: str) -> None:
+    kernel = "trt_flow_/smooth_quant_gemm_L96/PLUGIN_V2_SmoothQuantGemm_0"
+    line = f"aic-gemm-2,{device},gemm,trtllm,{kernel},sq,8,128,10240,1"
+    found = PREDICTOR.measured(row_of(tmp_path, STACK, line))
+    assert found.choices
+    # One launch each: no second kernel that adds up parts.
+    assert all(len(each) == 1 for each in found.choices)
+
+
+@pytest.mark.parametrize("architecture", ["sm80", "sm89", "sm90", "sm100", "sm120", "gfx950"])
+def test_every_product_that_quantises_has_the_constants_of_its_first_kernel(
+    architecture: str,
+) -> None:
+    library: KernelLibrary = load_library(architecture)
+    names = library.families["gemm"].kernels
+    for name in names:
+        if name.startswith("quantize_for_"):
+            assert name.removeprefix("quantize_for_") in names
+        elif "_fp8" in name and name.startswith(("sglang", "trtllm", "vllm")):
+            assert f"quantize_for_{name}" in names
+    assert "sum_of_parts" in names
+
+
+def test_fp4_kernels_take_narrow_tiles_for_few_rows() -> None:
+    few, many = (
+        gemm_kernel("sglang_nvfp4_sglang", "nvfp4", "sm100", (rows, 12288)) for rows in (128, 129)
+    )
+    assert [(tile.m, tile.n) for tile in few.tiles] == [(128, 64)]
+    assert (256, 256) in [(tile.m, tile.n) for tile in many.tiles]
+    fused = gemm_kernel("trtllm_nvfp4_torch_flow", "nvfp4", "sm100", (16, 12288))
+    assert fused.pipelined
+    assert fused.resident == 2
+    assert (128, 128) in [(tile.m, tile.n) for tile in fused.tiles]

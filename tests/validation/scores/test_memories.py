@@ -1,0 +1,53 @@
+"""Peaks of memory that sources report, beside those that formulas give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernbench.accuracy.rows.devices import presets
+from kernbench.accuracy.rows.predictor import Answer
+from kernbench.accuracy.score import Scored
+from tests.validation.predictors.answers import rows_of
+from tests.validation.predictors.families.test_predictor import COLUMNS
+from validation.scores.memories import peaks_of
+from validation.scores.report import render_page
+
+NAMES = [*COLUMNS, "fsdp", "dp", "note"]
+TITAN = {
+    "source": "torchtitan-202412",
+    "device": "H100-SXM-80GB",
+    "n_devices": 128,
+    "nodes": 16,
+    "fsdp": 128,
+    "compile": "yes",
+    "dtype": "bf16",
+    "model": "Llama-3.1 8B",
+    "seq_len": 8192,
+    "local_batch": 2,
+    "activation_checkpointing": "selective (op)",
+    "derived_step_time_s": 2.5,
+    "metric": "tokens_per_s_per_device",
+    "value": 1,
+    "unit": "tokens/s",
+    "note": "peak memory 62.0 GiB; iteration 90",
+}
+
+
+def scored(tmp_path: Path, **fields: object) -> Scored:
+    given = {**TITAN, **fields}
+    line = ",".join(f'"{given.get(name, "")}"' for name in NAMES)
+    (found,) = rows_of(tmp_path, ",".join(NAMES) + "\n", line)
+    return Scored(found, Answer(2.4e6))
+
+
+@pytest.mark.adr("0190-D4")
+def test_a_page_shows_peaks_by_kind(tmp_path: Path) -> None:
+    rows = [scored(tmp_path), scored(tmp_path, note="nothing"), scored(tmp_path, source="mine")]
+    (peak,) = peaks_of(rows)
+    assert (peak.measured, round(peak.composed)) == (62.0, 66)
+    page = render_page(rows, "about", presets())
+    assert "## Memory of a rank in training, GiB, composed by kind: nothing was run" in page
+    assert "| torchtitan-202412 Llama-3.1 8B | 128 | fsdp 128 | selective (op) | 62.0 |" in page
+    assert "logits 23.5" in page

@@ -1,0 +1,1 @@
+"""How accurate kernbench is: rows that others published, who predicts them, and the error table."""

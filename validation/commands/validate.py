@@ -1,0 +1,305 @@
+"""``kernbench validate`` for rows that others published, too, and the page about them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernbench.cli.commands.validate import row_bar
+from kernbench.errors import UsageError, nearest
+from kernbench.outputs import Outputs
+
+if TYPE_CHECKING:
+    from kernbench.accuracy.rows import Machines, Row
+    from kernbench.accuracy.score import Scored
+    from validation.programs import ProgramFiles
+
+_ABOUT = """\
+# How far off the model is
+
+Written by `kernbench validate DATA... --page docs/validation.md`; errors are modeled over measured
+time less one, in percent. *MAPE* is the mean of their absolute values; *roofline* is the longer of
+compute and memory time at the vendor's peaks; *fitted line* has up to three parameters per group,
+`t0 + max(a * compute, b * memory)` (for collectives a line per number of ranks), fitted to the very
+rows that it is scored on. Both show MAPE/median/p90.
+
+The rows are measurements that third parties published, keyed by `source`. Files have the columns
+`device, op, dtype, time_us, source` and those of a category: `m, n, k, bytes` (gemm),
+`rows, cols, bytes` (membound), `n_ranks, bytes` (collectives), `tp, pp` and a model's sizes
+(tp_scaling). With your own measurements in the same columns you get your own table.
+
+*run* says what the engine ran for a group of rows: kernbench's own *kernels*; *library kernels* of
+a vendor or a stack, timed by their tiles; a *collective*; *layers*, put together by the rules of
+`kernbench plan`; or a whole *program*. Where it says *composed*, formulas have a time but nothing
+was run: such rows are unanswered, in a table of their own, and in no error. The last table says why
+others have no answer, those that are left out because their sources or their neighbours contradict
+them among them.
+
+Which constants were fitted, to which rows, is said in each machine's `sources` (`kernbench machine
+show NAME`); those of a source's software are in `validation.sources.stacks`, those of
+its way of measuring in `validation.sources.harness`. Calibration keeps one row in four apart,
+by whole shapes (n x k of a GEMM).
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidateOptions:
+    """What ``kernbench validate`` was given; see ``kernbench validate --help``."""
+
+    data: tuple[str, ...]
+    json: str | None
+    page: str | None
+    plot: str | None
+    publish: str | None = None
+    worst: int
+    jobs: int | None
+    every: tuple[str, ...] = ()
+    machines: tuple[str, ...] = ()
+    borrow: str | None = None
+    programs: str | None = None
+    keep: str | None = None
+    kept: str | None = None
+
+
+PLACE = 40
+app = typer.Typer()
+
+
+@app.command("validate")
+def _validate(
+    data: Annotated[
+        list[str], typer.Argument(metavar="DATA...", help="CSV files of measured rows.")
+    ],
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the errors as JSON.")
+    ] = None,
+    worst: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Show the N rows that are furthest off.")
+    ] = 0,
+    jobs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Processes; as many as CPUs.")
+    ] = None,
+    every: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]N",
+            help="Score one row in N, picked by a hash; of a file or category, or of all. "
+            "Repeatable.",
+        ),
+    ] = None,
+    plot: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a scatter plot (needs matplotlib).")
+    ] = None,
+    page: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the table as a Markdown page.")
+    ] = None,
+    machine: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Your machine for the devices it lists; repeatable."),
+    ] = None,
+    publish: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write the errors by machine and category, for reports."),
+    ] = None,
+    borrow: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DONOR:TARGET",
+            help="Score TARGET's GEMMs with DONOR's fitted constants, as if it had no rows.",
+        ),
+    ] = None,
+    programs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="Where make programs put scripts.  [default: build/programs]"
+        ),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Keep answers of programs there, and do not run those it has."
+        ),
+    ] = None,
+    kept: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="The same, and run no program: others count as not run."),
+    ] = None,
+) -> None:
+    """Score the model on measured rows: errors per category, device and source."""
+    asked = ValidateOptions(
+        data=tuple(data),
+        json=json,
+        page=page,
+        plot=plot,
+        publish=publish,
+        worst=worst,
+        jobs=jobs,
+        every=tuple(every or ()),
+        machines=tuple(machine or ()),
+        borrow=borrow,
+        programs=programs,
+        keep=keep,
+        kept=kept,
+    )
+    raise typer.Exit(validate(asked))
+
+
+def validate(options: ValidateOptions) -> int:
+    """Score the model, write and print the table, and return the exit status.
+
+    Raises:
+        KernbenchError: The rows or the options are wrong, or a file cannot be written.
+    """
+    import json
+
+    from kernbench.cli.sweeps.plot import format_of_plot
+    from validation.scores.report import (
+        dump_plot,
+        errors_by_machine,
+        render_page,
+        render_text,
+        to_json,
+    )
+
+    asked = {f"--{name}": getattr(options, name) for name in ("json", "page", "plot", "publish")}
+    with Outputs(asked, [*options.data, *options.machines]) as outputs:
+        if options.plot is not None:
+            format_of_plot(Path(options.plot))
+        scored, machines = _scored(options)
+        text = render_text(scored, options.worst, machines)
+        if "--json" in outputs:
+            with outputs.writing("--json") as file:
+                found = json.dumps(to_json(scored, machines), indent=2)
+                file.write(f"{found}\n".encode())
+        if "--page" in outputs:
+            with outputs.writing("--page") as file:
+                file.write(render_page(scored, _ABOUT + _command(options), machines).encode())
+        if "--plot" in outputs:
+            with outputs.writing("--plot") as file:
+                dump_plot(scored, file, format_of_plot(Path(outputs.path_of("--plot"))))
+        if "--publish" in outputs:
+            with outputs.writing("--publish") as file:
+                errors = {
+                    "made by": f"{_words(options)} --publish",
+                    "errors": errors_by_machine(scored, machines),
+                }
+                file.write(f"{json.dumps(errors, indent=1)}\n".encode())
+        outputs.publish()
+    print(text)
+    return 0
+
+
+def _scored(options: ValidateOptions) -> tuple[list[Scored], Machines]:
+    from kernbench.accuracy.rows import Machines, read_rows, sampled
+    from kernbench.accuracy.score import answer_rows
+    from kernbench.hardware import machine_text
+    from validation.predictors.registry import published
+
+    rows = read_rows(options.data)
+    added = [machine_text(name) for name in options.machines]
+    if options.borrow is not None:
+        text, rows = _borrowed(options.borrow, rows)
+        added.append(text)
+    every = _every(options.every, {Path(each).name for each in options.data})
+    rows = sampled(rows, every)
+    if not rows:
+        raise UsageError(
+            f"there is nothing to score: {', '.join(options.data)} "
+            + (f"and --every {' '.join(options.every)} leave no row" if every else "has no rows")
+        )
+    machines, jobs = Machines(added), options.jobs or os.cpu_count() or 1
+    programs = _files(options)
+    with row_bar(len(rows)) as advance:
+        return answer_rows(rows, jobs, advance, machines, published(programs)), machines
+
+
+def _files(options: ValidateOptions) -> ProgramFiles:
+    """Return the folder of ``--programs`` and the file of ``--keep`` or ``--kept``.
+
+    Raises:
+        UsageError: A folder or file does not exist, or the file has something else in it.
+    """
+    from validation.programs import ProgramFiles, read_kept
+
+    if options.keep is not None and options.kept is not None:
+        raise UsageError("--keep runs programs, and --kept runs none: give one of them")
+    if options.kept is not None and not Path(options.kept).is_file():
+        raise UsageError(f"--kept {options.kept}: no such file; --keep makes it")
+    file = options.keep if options.kept is None else options.kept
+    files = ProgramFiles(kept=None if file is None else Path(file), runs=options.kept is None)
+    if options.programs is not None:
+        if not Path(options.programs).is_dir():
+            raise UsageError(
+                f"--programs {options.programs}: no such folder; make programs makes build/programs"
+            )
+        files = replace(files, folder=Path(options.programs))
+    if files.kept is not None:
+        if not files.kept.parent.is_dir():
+            raise UsageError(f"--keep {files.kept}: there is no folder {files.kept.parent}")
+        # What is wrong with it is said before hours of running.
+        read_kept(files.kept)
+    return files
+
+
+def _every(asked: Sequence[str], files: set[str]) -> dict[str, int]:
+    """Return, by file and category, in how many rows one is scored."""
+    from kernbench.accuracy.rows import Category
+
+    known = {*(each.value for each in Category), *files}
+    found: dict[str, int] = {}
+    for each in asked:
+        name, _, number = each.rpartition("=")
+        if name and name not in known:
+            raise UsageError(f"--every knows no file or category {name!r}: {nearest(name, known)}")
+        if not number.isdecimal():
+            raise UsageError(f"--every takes a number or NAME=NUMBER, but got {each!r}")
+        for category in [name] if name else (each.value for each in Category):
+            found[category] = int(number)
+    return found
+
+
+def _command(options: ValidateOptions) -> str:
+    """Return the line of a page that says how it was made."""
+    said = f"\nMade by `{_words(options)} --page`"
+    if options.every:
+        said += "; with `--every N` a table is of one row in N, picked by a hash"
+    if options.keep or options.kept:
+        from validation.programs import said_of
+
+        said += f". Of whole programs, {said_of(Path(options.keep or options.kept or ''))}"
+    return f"{said}.\n"
+
+
+def _words(options: ValidateOptions) -> str:
+    """Return what was asked, without where results go and the folders of files."""
+    words = ["kernbench validate", *(Path(each).name for each in options.data)]
+    words += [f"--every {each}" for each in options.every]
+    words += [f"--machine {Path(each).name}" for each in options.machines]
+    words += [f"--keep {Path(options.keep).name}"] if options.keep else []
+    words += [f"--kept {Path(options.kept).name}"] if options.kept else []
+    words += [f"--borrow {options.borrow}"] if options.borrow else []
+    return " ".join(words)
+
+
+def _borrowed(asked: str, rows: Sequence[Row]) -> tuple[tuple[str, str], list[Row]]:
+    """Return the machine that ``DONOR:TARGET`` makes, and TARGET's GEMM rows."""
+    from kernbench.accuracy.rows import Category
+    from kernbench.hardware import parse_machine
+    from validation.fits.transfer import transferred
+
+    donor, colon, target = asked.partition(":")
+    if not (donor and colon and target):
+        raise UsageError(f"--borrow takes DONOR:TARGET, two machines, but got {asked!r}")
+    text, origin = transferred(donor, target), f"{target} with constants of {donor}"
+    devices = parse_machine(text, origin, 1).spec.devices
+    own = [row for row in rows if row.device in devices and row.category is Category.GEMM]
+    if not own:
+        raise UsageError(
+            f"no GEMM row was measured on a device of {target}: {', '.join(devices) or 'none'}"
+        )
+    return (text, origin), own

@@ -1,0 +1,38 @@
+"""Applies one device's fitted constants to another device of its family."""
+
+from __future__ import annotations
+
+from kernbench.accuracy.calibration import constants_of, edited, number_at
+from kernbench.accuracy.rows import Category
+from kernbench.errors import UsageError
+from kernbench.hardware import machine_text
+from kernbench.inputs import parse_yaml
+
+
+def transferred(donor: str, target: str, category: Category = Category.GEMM) -> str:
+    """Return the text of ``target`` with the fitted constants of ``donor``.
+
+    Both are names or files. Everything that vendors state remains the target's own, so the result
+    is the model of the target if none of its rows had been measured.
+
+    Raises:
+        UsageError: One of them has a constant that the other lacks.
+    """
+    text, origin = machine_text(target)
+    own, given = (parse_yaml(*each) for each in ((text, origin), machine_text(donor)))
+    theirs, mine = (constants_of(category, each) for each in (given, own))
+    if theirs != mine:
+        names = {each.key for each in theirs} ^ {each.key for each in mine}
+        raise UsageError(
+            f"constants of {donor} cannot be applied to {target}: only one of them has "
+            f"{', '.join(sorted(names))}"
+        )
+    numbers, sources = {}, {}
+    for constant in theirs:
+        number = number_at(given, constant.key)
+        assert number is not None
+        sources[constant.key] = f"fitted on {donor}"
+        for key in (constant.key, *constant.tied):
+            numbers[key] = number
+            sources.setdefault(key, f"tied to {constant.key}")
+    return edited(text, numbers, sources, origin)

@@ -1,0 +1,1 @@
+"""What published rows measured, and the time that the engine gives."""

@@ -1,0 +1,167 @@
+"""Attention rows: prefill, decode and encoders, by the kernels that serving stacks launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+from kernbench.accuracy.rows import Row
+from kernbench.hardware import Machine, load_library
+from kernbench.library_kernels import (
+    AttentionProblem,
+    FlashKernel,
+    LibraryKernel,
+    attention_kernels,
+    flash_backward_launches,
+    flash_launches,
+    stream,
+)
+from validation.predictors.libraries.attention_releases import (
+    LEFT_WINDOW,
+    Release,
+    releases,
+)
+from validation.predictors.library_rows import (
+    LibraryPredictor,
+    MeasuredKernels,
+    NotModeledError,
+)
+
+_FP8 = "float8_e4m3fn"
+_LIBRARIES = (
+    ("cudnn", "cudnn"), ("v4", "flash4"), ("fa4", "flash4"), ("v3", "flash3"), ("fa3", "flash3"),
+    ("tlx", "flash3"), ("v2", "flash2"), ("fa2", "flash2"), ("sdpa", "flash2"),
+)  # fmt: skip
+"""What an implementation's name has in it, and whose kernels those are."""
+_MOST_GROUP_OF_XQA = 32
+"""TensorRT-LLM's decode kernel for groups takes so many heads that share keys."""
+
+
+class AttentionPredictor(LibraryPredictor):
+    """Answers attention rows."""
+
+    def measured(self, row: Row) -> MeasuredKernels:
+        """Return what a row measured.
+
+        Raises:
+            NotModeledError: No kernel is described for the stack and the architecture, or the
+                source marks the row as one that no device can give.
+        """
+        machine = self.machines.machine_of(row.device)
+        if "impl" in row.fields:
+            return MeasuredKernels(kernels=_published(row, machine), machine=machine)
+        problem = _problem(row)
+        measured_by = releases(row.fields, machine.name)
+        if not any(release.left_window for release in measured_by):
+            _refuse_impossible(row, problem, machine)
+        found = [_launches(row, problem, machine, release) for release in measured_by]
+        return MeasuredKernels(
+            kernels=found[0], other=found[1] if len(found) > 1 else (), machine=machine
+        )
+
+
+def _launches(
+    row: Row, problem: AttentionProblem, machine: Machine, release: Release
+) -> tuple[LibraryKernel, ...]:
+    """Return what a release launched for a row."""
+    if release.left_window:
+        problem = replace(problem, window=LEFT_WINDOW)
+    kernel = _kernel(row, problem, machine)
+    found = flash_launches(problem, kernel, machine.sip.num_pes)
+    if not release.converts:
+        return found
+    heads = 2 * problem.kv_heads + (problem.heads if release.converts == "all" else 0)
+    elements = float(problem.batch * problem.q_len * problem.head_dim * heads)
+    # Each of two operations reads 2 bytes of an element; one writes 2, the other 1.
+    return stream(f"{kernel.beside}_convert", 4 * elements, 3 * elements), *found
+
+
+def _published(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
+    """Return the launches of one pass of a library, as its authors time it."""
+    problem = replace(_problem(row), dtype="bfloat16")
+    name = row.fields["impl"].lower()
+    library = next((found for text, found in _LIBRARIES if text in name), None)
+    known = attention_kernels(machine.spec.kernel_library or "")
+    launches: list[LibraryKernel] = []
+    for text, direction in (("f", "forward"), ("b", "backward")):
+        if not any(part.strip().startswith(text) for part in row.op.lower().split("+")):
+            continue
+        kernel = known.get(f"{library}_{direction}")
+        if kernel is None:
+            raise NotModeledError(f"no kernel for {direction} of {name} on {machine.name}")
+        if direction == "backward":
+            launches += flash_backward_launches(problem, kernel)
+        else:
+            launches += flash_launches(problem, kernel, machine.sip.num_pes)
+    if not launches:
+        raise NotModeledError(f"{row.op} is neither a forward nor a backward pass")
+    return tuple(launches)
+
+
+def _problem(row: Row) -> AttentionProblem:
+    fp8 = "fp8" in (row.fields.get("attn_dtype") or row.dtype)
+    return AttentionProblem(
+        batch=row.integer("batch"),
+        q_len=row.integer("q_len"),
+        kv_len=row.integer("kv_len"),
+        heads=row.integer("heads"),
+        kv_heads=row.integer("kv_heads"),
+        head_dim=row.integer("head_dim"),
+        causal=row.fields.get("causal") == "yes",
+        window=0 if row.fields.get("window", "0") in ("", "0") else row.integer("window"),
+        dtype=_FP8 if fp8 else "bfloat16",
+        q_bytes=1 if fp8 else 2,
+        kv_bytes=1 if (row.fields.get("kv_dtype") or row.dtype) == "fp8" else 2,
+    )
+
+
+def _refuse_impossible(row: Row, problem: AttentionProblem, machine: Machine) -> None:
+    note = row.fields.get("note", "")
+    if note.startswith("suspect"):
+        raise NotModeledError(f"the source marks the row: {note}")
+    cache_spec = machine.sip.cache
+    keys = problem.batch * problem.kv_heads * problem.seen_keys
+    kv_bytes = 2 * keys * problem.head_dim * problem.kv_bytes
+    if note.startswith("cache-resident") and cache_spec is not None:
+        capacity = float(cache_spec.capacity_mib) * 2**20
+        if kv_bytes > capacity:
+            raise NotModeledError(
+                "the source marks keys and values as faster than DRAM, but no cache holds them"
+            )
+
+
+def _kernel(row: Row, problem: AttentionProblem, machine: Machine) -> FlashKernel:
+    """Return the kernel of a row; that of its head size where one has constants of its own."""
+    architecture = machine.spec.kernel_library or ""
+    stack, kernel = row.fields.get("framework", ""), row.fields.get("kernel", "")
+    op = row.op.removeprefix("attention_")
+    known = attention_kernels(architecture)
+    for variant in _variants(stack, op, problem):
+        name = f"{stack}_{kernel}_{op}{variant}"
+        if name in known:
+            own = f"{name}_d{problem.head_dim}"
+            if own in known:
+                return known[own]
+            if own in _constants_of(architecture):
+                return replace(known[name], name=own, family=name)
+            return known[name]
+    raise NotModeledError(f"no kernel for {row.op} of {stack} {kernel} on {machine.name}")
+
+
+def _variants(stack: str, op: str, problem: AttentionProblem) -> Iterator[str]:
+    """Yield what the names of kernels end with, the nearest first."""
+    q = "_fp8q" if problem.q_bytes == 1 else ""
+    kv = "_fp8kv" if problem.kv_bytes == 1 else ""
+    single = ""
+    if stack == "trtllm" and op == "decode":
+        grouped = 1 < problem.group <= _MOST_GROUP_OF_XQA
+        single = "_xqa" if grouped else "_mmha"
+    window = "_window" if problem.window else ""
+    stems = [f"{each}{single}" for each in (q + kv, kv, "_any")] + ["_any", single, ""]
+    yield from dict.fromkeys(f"{stem}{end}" for stem in stems for end in (window, ""))
+
+
+@cache
+def _constants_of(architecture: str) -> frozenset[str]:
+    return frozenset(load_library(architecture).names())

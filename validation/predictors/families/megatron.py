@@ -1,0 +1,79 @@
+"""Training by the scripts of Megatron-LM, with the arguments of its functional tests."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+
+from kernbench.accuracy.rows import Row
+from validation.predictors.families.chosen import (
+    A100_80G,
+    ChosenProgram,
+    num_nodes,
+)
+from validation.programs import Program, ProgramError, folder_of, loop
+
+COMMIT = "d98e8a6"
+"""Whose tests the rows are of."""
+_SCRIPTS = {"t5": "examples/t5/pretrain_t5.py", "bert": "examples/bert/pretrain_bert.py"}
+_CHECKPOINTS = ("--async-save", "--use-persistent-ckpt-worker", "--verify-integrity")
+_FILES = ("--data-cache-path", "--tokenizer-type", "--vocab-extra-ids", "--exit-interval")
+_DROPPED = (*_CHECKPOINTS, *_FILES)
+"""Arguments about checkpoints and files: a step is the same without."""
+_WORDS = {"t5": 29056 - 1, "bert": 29056 - 1}
+_GPT2_WORDS = 50257 - 1
+"""Words of the tests' tokenizers, less the end of a text that the one in their place adds."""
+
+
+def golden(row: Row, programs: Path) -> ChosenProgram:
+    """An iteration of a functional test, on made-up tokens.
+
+    Raises:
+        ProgramError: The repository is missing, or has no such test.
+    """
+    folder = folder_of(programs, "Megatron-LM", COMMIT)
+    path = PurePosixPath(row.fields["path"])
+    written = folder / path.parent / "model_config.yaml"
+    if not written.is_file():
+        raise ProgramError("needs Megatron-LM: make programs")
+    given = yaml.safe_load(written.read_text(encoding="utf-8"))
+    kind = path.parts[3]
+    script = _SCRIPTS.get(kind, "pretrain_gpt.py")
+    # A test that takes Apex away does so before it begins.
+    libraries = "plain" if "Apex" in str(given.get("BEFORE_SCRIPT", "")) else "apex"
+    made = loop("megatron_lm", libraries, script, *arguments(given["MODEL_ARGS"], kind))
+    program = Program(
+        script=made.script,
+        args=made.args,
+        ranks=row.integer("n_devices"),
+        nodes=num_nodes(row),
+        # Not folded: the first rank does other things than the last, and others wait for both.
+        reads=r"elapsed time per iteration \(ms\): ([\d.]+)",
+        line=3,
+        needs=("transformers",),
+        folder=folder,
+        paths=(folder,),
+        # What make programs has built is not built again.
+        variables=(("MAKEFLAGS", "n"), *_texts(given.get("ENV_VARS") or {})),
+    )
+    device = A100_80G if row.device.startswith("A100") else ""
+    return ChosenProgram(program=program, device=device)
+
+
+def arguments(given: dict[str, Any], kind: str) -> list[str]:
+    """Return the arguments of a test, less what names files, for three iterations."""
+    found = []
+    for name, value in given.items():
+        if name in _DROPPED or "${" in str(value) or name == "--train-iters" or value is False:
+            continue
+        found += [name] if value is True else [name, *str(value).split()]
+    words = _WORDS.get(kind, _GPT2_WORDS)
+    found += ["--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", str(words)]
+    return [*found, "--train-iters", "4", "--eval-iters", "0"]
+
+
+def _texts(given: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return environment variables as texts; those that steer the tests' own shell are left."""
+    return [(name, str(value)) for name, value in given.items() if name != "SKIP_PYTEST"]

@@ -1,0 +1,155 @@
+"""What releases of a source's stacks do differently, and which of them a row is the median of.
+
+A row says of how many releases it is the median, not of which. Which they are, and what each did
+with rows of other ranks' experts, is inferred from rows that a fit may see; how choices were drawn
+and which tile a kernel took is in the history of the source's collector and of the stacks.
+
+Source: ``collector`` of ai-dynamo/aiconfigurator; ``get_default_config`` of vLLM 0.14 to 0.24 and
+SGLang 0.5.9 to 0.5.14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from kernbench.accuracy.rows import Row
+from kernbench.hardware import Machine
+from kernbench.library_kernels import MoeProblem
+from validation.predictors.libraries.expert_loads import Dealing, Others
+from validation.predictors.libraries.expert_tiles import (
+    ExpertTile,
+    untuned_tile,
+    untuned_tile_by_tokens,
+)
+
+TileRule = Callable[[MoeProblem], ExpertTile]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertRelease:
+    """How a release was measured."""
+
+    others: Others
+    dealing: Dealing = Dealing.IN_TURN
+    tile: TileRule | None = None
+    """The tile where the kernel is compiled for one; its structure says which when None."""
+    asks_pytorch: bool = False
+    """Whether PyTorch's top-k chooses where experts or choices are many."""
+    choosing: str = ""
+    """Name of the constants of the kernels that choose, where the source timed these too and
+    ``asks_pytorch`` says nothing of them."""
+
+
+def _is_scaled(problem: MoeProblem) -> bool:
+    """Whether rows have a scale per 128 elements."""
+    return 1 < problem.row_bytes < 2
+
+
+def by_experts(problem: MoeProblem) -> ExpertTile:
+    """Return the tile of vLLM's first and of SGLang's default configuration."""
+    return untuned_tile(problem.load.tokens, problem.experts, scaled=_is_scaled(problem))
+
+
+def by_tokens(problem: MoeProblem) -> ExpertTile:
+    """Return the tile of vLLM's later default configuration."""
+    return untuned_tile_by_tokens(
+        problem.load.tokens, element_bytes=problem.row_bytes, scaled=_is_scaled(problem)
+    )
+
+
+_COMPUTED, _ZEROED, _OUT = Others.COMPUTED, Others.ZEROED, Others.TAKEN_OUT
+_FIRST, _SECOND, _THIRD = Dealing.MOST_LOADED, Dealing.LEAST_LOADED, Dealing.IN_TURN
+
+_SGLANG_WITH = ExpertRelease(_COMPUTED, _THIRD, by_experts)
+_SGLANG_WITHOUT = ExpertRelease(_ZEROED, _THIRD, by_experts)
+_SGLANG_BEFORE = ExpertRelease(_ZEROED, _SECOND, by_experts)
+_SGLANG = {
+    "a100-sxm-80g": ((_SGLANG_WITH,), (_SGLANG_WITH,)),
+    "b200": ((_SGLANG_WITHOUT,), (_SGLANG_BEFORE, _SGLANG_WITHOUT)),
+    "gb200": ((_SGLANG_WITH,), (_SGLANG_BEFORE, _SGLANG_WITH)),
+    "h100-sxm": ((_SGLANG_WITHOUT,), (_SGLANG_BEFORE, _SGLANG_WITH)),
+    "h200": ((_SGLANG_WITHOUT,), (_SGLANG_BEFORE, _SGLANG_WITH)),
+    "l40s": ((_SGLANG_WITHOUT, _SGLANG_WITH), (_SGLANG_WITHOUT, _SGLANG_WITH)),
+}
+"""By machine, of an odd and of an even number of releases. SGLang's Triton experts compute rows of
+other ranks' experts with the first one in some releases, and leave them out in others."""
+
+_VLLM_FIRST = ExpertRelease(_ZEROED, _SECOND, by_experts)
+_VLLM_LATER = ExpertRelease(_ZEROED, _THIRD, by_tokens)
+_VLLM = {
+    ("a100-sxm-80g", 1): (_VLLM_FIRST,),
+    ("gb200", 2): (_VLLM_FIRST, _VLLM_LATER),
+    ("gb200", 4): (_VLLM_FIRST, _VLLM_LATER),
+    ("h100-sxm", 2): (_VLLM_FIRST, _VLLM_LATER),
+    ("h100-sxm", 4): (_VLLM_FIRST, _VLLM_LATER),
+    ("l40s", 2): (_VLLM_FIRST, _VLLM_LATER),
+    ("l40s", 3): (_VLLM_FIRST,),
+    ("rtx-pro-6000", 2): (_VLLM_FIRST, _VLLM_LATER),
+}
+"""By machine and number of releases; all others had the later tile."""
+
+_EARLY = {
+    ("2048", "768"), ("2688", "1856"), ("2880", "2880"), ("4096", "1536"),
+    ("4096", "2688"), ("4096", "14336"), ("6144", "2560"), ("6144", "16384"),
+    ("7168", "2048"),
+}  # fmt: skip
+_LATELY = {("3072", "1536"), ("4096", "1024"), ("6144", "2048")}
+"""Hidden and inner sizes of the models that the source's collector knew in December 2025, and that
+came until April 2026. Later releases leave out formats that a model's checkpoints do not have."""
+_BEFORE = ExpertRelease(_OUT, _SECOND, asks_pytorch=True)
+_BETWEEN = ExpertRelease(_OUT, _THIRD, asks_pytorch=True)
+_AFTER = ExpertRelease(_OUT)
+_IN_APRIL = ("b200", "gb200", "h100-sxm", "h200")
+"""Machines that were measured then."""
+_TRTLLM = {
+    ("b200", 1): (_BEFORE,),
+    ("b200", 2): (_BEFORE,),
+    ("b200", 3): (_BEFORE,),
+    ("b200", 4): (_BEFORE,),
+    ("gb200", 1): (_BEFORE,),
+    ("gb200", 2): (_BEFORE, _AFTER),
+    ("h100-sxm", 1): (_BEFORE,),
+    ("h100-sxm", 2): (_BEFORE,),
+    ("h100-sxm", 3): (_BEFORE,),
+    ("h200", 1): (_BEFORE,),
+    ("h200", 2): (_BEFORE, _AFTER),
+    ("l40s", 1): (_AFTER,),
+    ("l40s", 2): (_AFTER,),
+}
+"""Of early models, by machine and number of releases; later machines were measured later."""
+
+
+def releases_of(row: Row, machine: Machine, has: str, others: Others) -> tuple[ExpertRelease, ...]:
+    """Return the releases of which a row is the median: one, or two of which it is the mean.
+
+    ``has`` is what a stack's kernels have in their names, ``others`` what it does with the rows of
+    other ranks' experts.
+    """
+    number = round(row.optional("n_releases") or 1)
+    if has == "sglang_fused_moe_triton" and not row.dtype.endswith("mxfp4"):
+        both = (_SGLANG_WITHOUT,)
+        found = _SGLANG.get(machine.name, (both, both))[number % 2 == 0]
+        if row.integer("moe_ep_size") > 1:
+            return found
+        return tuple(replace(each, choosing="sglang_choice") for each in found)
+    if has == "sglang_marlin" and row.integer("moe_ep_size") == 1:
+        return (ExpertRelease(others, choosing="sglang_choice"),)
+    if has == "vllm_fused_moe":
+        return _VLLM.get((machine.name, number), (_VLLM_LATER,))
+    if has == "triton_tritonexperts":
+        return (replace(_VLLM_LATER, choosing="vllm_choice"),)
+    if has in ("moe_torch_flow", "deepgemm"):
+        return _trtllm(row, machine, number)
+    return (ExpertRelease(others),)
+
+
+def _trtllm(row: Row, machine: Machine, number: int) -> tuple[ExpertRelease, ...]:
+    if row.fields["kernel"] == "moe_torch_flow":
+        return (ExpertRelease(_OUT, _FIRST, asks_pytorch=True),)
+    sizes = row.fields["hidden_size"], row.fields["inter_size"]
+    if sizes in _LATELY and machine.name in _IN_APRIL:
+        return (_BEFORE, _AFTER)
+    if sizes not in _EARLY:
+        return (_AFTER,)
+    return _TRTLLM.get((machine.name, number), (_BETWEEN,) if number == 1 else (_BETWEEN, _AFTER))

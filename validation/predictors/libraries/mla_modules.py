@@ -1,0 +1,98 @@
+"""What SGLang's module of DeepSeek's attention launches around the attention itself.
+
+Rows of ``wideep`` are of the whole module, from hidden states to hidden states: low-rank
+projections of queries and of keys and values, their norms, rotary parts, the cache, and the
+projection of results. Weights are fp8 in blocks, but for the two batched products with the
+up-projection of keys and values while it decodes.
+"""
+
+from __future__ import annotations
+
+from kernbench.hardware import Machine, load_library
+from kernbench.library_kernels import (
+    GemmProblem,
+    LibraryKernel,
+    batched_product,
+    fastest,
+    kept_share,
+    product_choices,
+    quantize_rows,
+    stream,
+)
+from validation.predictors.libraries.products import (
+    OPERANDS,
+    gemm_kernel,
+    kernel_name,
+)
+
+_HIDDEN, _QUERY_RANK = 7168, 1536
+_LATENT, _ROPE, _NOPE, _VALUE = 512, 64, 128, 128
+_DTYPE = "fp8_block"
+_STACK = {"framework": "sglang", "kernel": "sglang"}
+_BESIDE = "mla_module_elementwise"
+"""Of norms, rotary parts, and copies into the cache."""
+_QUANTISE = "mla_module_quantise"
+
+
+def before_attention(
+    tokens: int, heads: int, decodes: bool, machine: Machine
+) -> tuple[LibraryKernel, ...]:
+    """Return the launches that make queries, keys and values of hidden states."""
+    cold = _cold(heads, machine)
+    low_rank = _QUERY_RANK + _LATENT + _ROPE
+    launches = (
+        stream(_BESIDE, 2.0 * tokens * low_rank, 2.0 * tokens * low_rank),
+        *_product(tokens, heads * (_NOPE + _ROPE), _QUERY_RANK, cold, machine),
+    )
+    if decodes:
+        absorbed = batched_product(
+            "mla_product", heads, tokens, _LATENT, _NOPE, machine.sip.num_pes
+        )
+    rotated = float(tokens * (heads + 1) * _ROPE)
+    cached = float(tokens * (_LATENT + _ROPE))
+    beside = (stream(_BESIDE, 2 * rotated, 2 * rotated), stream(_BESIDE, 2 * cached, 2 * cached))
+    if decodes:
+        return (*launches, absorbed, *beside)
+    widened = _product(tokens, heads * (_NOPE + _VALUE), _LATENT, cold, machine)
+    return (*launches, *beside, *widened)
+
+
+def after_attention(
+    tokens: int, heads: int, decodes: bool, machine: Machine
+) -> tuple[LibraryKernel, ...]:
+    """Return the launches that make hidden states of its results."""
+    launches = _product(tokens, _HIDDEN, heads * _VALUE, _cold(heads, machine), machine)
+    if not decodes:
+        return launches
+    values = batched_product("mla_product", heads, tokens, _VALUE, _LATENT, machine.sip.num_pes)
+    return (values, *launches)
+
+
+def _cold(heads: int, machine: Machine) -> float:
+    """Return the share of the weights that a call of the module finds in HBM."""
+    per_head = _QUERY_RANK * (_NOPE + _ROPE) + 4 * _LATENT * _NOPE + _VALUE * _HIDDEN
+    shared = _HIDDEN * (_QUERY_RANK + _LATENT + _ROPE)
+    return 1 - kept_share(shared + heads * per_head, machine.sip)
+
+
+def _product(m: int, n: int, k: int, cold: float, machine: Machine) -> tuple[LibraryKernel, ...]:
+    """Return the launches of a product of hidden states that the launch before left cached."""
+    architecture = machine.spec.kernel_library or ""
+    library = load_library(architecture)
+    name = kernel_name(library, _DTYPE, _STACK)
+    operands = OPERANDS[_DTYPE]
+    problem = GemmProblem(
+        m=m,
+        n=n,
+        k=k,
+        dtype=operands.dtype,
+        input_bytes=operands.input_bytes,
+        weight_bytes=operands.weight_bytes,
+        cold_input=0.0,
+        cold_weights=cold,
+    )
+    choices = product_choices(problem, gemm_kernel(name, _DTYPE, architecture, (m, n)))
+    return (
+        quantize_rows(_QUANTISE, m, k, operands.quantized, 0.0),
+        *fastest(choices, machine.sip, library).kernels,
+    )

@@ -1,0 +1,28 @@
+"""Whole programs that others measured: what is run for one, where, and how long its step takes."""
+
+from validation.programs.kept import (
+    KeptAnswers,
+    ProgramAnswer,
+    ProgramFiles,
+    read_kept,
+    said_of,
+)
+from validation.programs.program import LOOPS, Program, ProgramError, loop
+from validation.programs.runner import ProgramRunner
+from validation.programs.sources import SOURCES, Source, folder_of
+
+__all__ = [
+    "LOOPS",
+    "SOURCES",
+    "KeptAnswers",
+    "Program",
+    "ProgramAnswer",
+    "ProgramError",
+    "ProgramFiles",
+    "ProgramRunner",
+    "Source",
+    "folder_of",
+    "loop",
+    "read_kept",
+    "said_of",
+]

@@ -1,0 +1,275 @@
+"""The process in which programs run, one after another, each in a run of its own."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import re
+import resource
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import (
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    redirect_stderr,
+    redirect_stdout,
+    suppress,
+)
+from importlib.util import find_spec
+from io import TextIOBase
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+from kernbench.errors import KernbenchError
+from kernbench.hardware import Machine
+from validation.programs.kept import ProgramAnswer
+from validation.programs.program import Program
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api import Folding, RuntimeContext
+
+_LONGEST = 140
+_COMPILER = "KERNBENCH_COMPILE"
+_MISSING = re.compile(r"operator torchvision::(\w+) does not exist")
+_LIBRARIES: list[object] = []
+"""Declarations last as long as these."""
+
+
+class _Lines(TextIOBase):
+    """What a program prints; ends it at the line that says the time."""
+
+    def __init__(self, program: Program) -> None:
+        self._pattern = re.compile(program.reads)
+        self._left = program.line
+        self._rest = ""
+        self.found: float | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        *whole, self._rest = (self._rest + text).split("\n")
+        for line in whole:
+            said = self._pattern.search(line)
+            if said is not None and self.found is None:
+                self._left -= 1
+                if not self._left:
+                    self.found = float(said.group(1).replace(",", ""))
+                    raise SystemExit(0)
+        return len(text)
+
+
+def serve(pipe: Connection) -> None:
+    """Answer each ``(program, machine)`` by ``(its answer, MiB of this process)``."""
+    # Ctrl-C reaches all processes of a terminal; the one that asks ends this one.
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _prepare()
+    while True:
+        try:
+            program, machine = pipe.recv()
+        except EOFError:
+            return
+        answer = _answer(program, machine)
+        gc.collect()
+        pipe.send((answer, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10))
+
+
+def _prepare() -> None:
+    """Import PyTorch and the bridge, without what libraries of programs would fetch or say."""
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TQDM_DISABLE="1")
+    # Programs were measured with versions that ask flash attention before cuDNN's on all GPUs.
+    os.environ["TORCH_CUDNN_SDPA_DEPRIORITIZED"] = "1"
+    gc.disable()
+    importlib.import_module("kernbench.torch_bridge.front.programs")
+    import_torchvision()
+    gc.enable()
+    gc.freeze()
+
+
+def import_torchvision() -> None:
+    """Import torchvision, if there is one, though it may be built for another PyTorch.
+
+    A build for CUDA cannot load its operators beside a PyTorch for the CPU. Those whose absence its
+    import does not bear are declared; programs that call one fail.
+    """
+    import torch
+
+    kept = []
+    while find_spec("torchvision") is not None:
+        try:
+            importlib.import_module("torchvision")
+        except RuntimeError as error:
+            missing = _MISSING.search(str(error))
+            if missing is None:
+                return
+            library = torch.library.Library("torchvision", "FRAGMENT")
+            library.define(f"{missing.group(1)}(Tensor dets, Tensor scores, float at) -> Tensor")
+            kept.append(library)
+            for name in [each for each in sys.modules if each.partition(".")[0] == "torchvision"]:
+                del sys.modules[name]
+        except ImportError:
+            return
+        else:
+            break
+    _LIBRARIES.extend(kept)
+
+
+def _answer(program: Program, machine: Machine) -> ProgramAnswer:
+    from kernbench.runtime_api import Folding
+
+    if program.folded_to is None:
+        return _answer_by(program, machine, None)
+    folding = Folding(program.ranks, (), program.folded_to)
+    while True:
+        found = _answer_by(program, machine, folding)
+        if found.step_us or folding.wanted is None:
+            return found
+        # Some of the ranks that one has run for send to each other.
+        axes = (*folding.axes, folding.wanted)
+        folding = Folding(program.ranks, axes, program.folded_to)
+
+
+def _answer_by(program: Program, machine: Machine, folding: Folding | None) -> ProgramAnswer:
+    """Return the answer of those ranks that a folding lets run."""
+    from kernbench.runtime_api import RuntimeContext
+
+    lines = _Lines(program)
+    context = RuntimeContext(machine=machine, data=False, check=False)
+    if folding is not None:
+        folding.begin(context.run)
+    reason = "prints no time of a step"
+    try:
+        with redirect_stdout(lines), redirect_stderr(lines):
+            time_program(program, context)
+    except SystemExit as end:
+        reason = f"exits with {end.code}" if end.code else reason
+    except (Exception, BaseExceptionGroup) as error:
+        reason = _reason(error)
+    if lines.found is None:
+        return ProgramAnswer(why_not=reason)
+    step_us = lines.found * program.unit_us
+    if program.units_per_step:
+        step_us = program.units_per_step / lines.found * 1e6 if lines.found else 0.0
+    return ProgramAnswer(step_us=step_us, host_share=_host_share(context, step_us))
+
+
+def _host_share(context: RuntimeContext, step_us: float) -> float:
+    """Return the share of the latest step in which devices waited for their hosts."""
+    from kernbench.report import idle_parts
+
+    step_ps, log = int(step_us * 1e6), context.op_log
+    if not step_ps or not log.host_spans:
+        return 0.0
+    end_ps = max(span.end_ps for span in log.host_spans)
+    found = idle_parts(log, since_ps=end_ps - step_ps)
+    folding = context.run.folding
+    num_ranks = context.world_size if folding is None else len(folding.running)
+    return found.of_host_ps / (step_ps * num_ranks)
+
+
+def time_program(program: Program, context: RuntimeContext) -> None:
+    """Run a program to its end."""
+    from kernbench.torch_bridge import run_torchrun
+
+    _restore_defaults()
+    code = compile(program.text(), str(program.script), "exec")
+    argv = [str(program.script), *program.args]
+    with _surroundings(program), warnings.catch_warnings(), ExitStack() as stack:
+        warnings.simplefilter("ignore")
+        _import_libraries(program)
+        stack.enter_context(context)
+        run_torchrun(
+            context,
+            program.script,
+            code,
+            argv,
+            program.ranks // program.nodes,
+            shown={0, program.ranks - 1},
+            module=program.module or None,
+            variables={
+                **({"MASTER_ADDR": "localhost"} if program.nodes == 1 else {}),
+                **dict(program.variables),
+            },
+            num_nodes=program.nodes,
+        )
+
+
+def _import_libraries(program: Program) -> None:
+    """Import what a program needs before its run, which drops what it imports itself.
+
+    So a library is imported once for all programs, which takes as long as a program.
+    """
+    for name in program.needs:
+        # A program says better than this what is wrong with a library.
+        with suppress(Exception):
+            importlib.import_module(name)
+
+
+def _restore_defaults() -> None:
+    """Undo what an earlier program has set for its thread or process."""
+    import torch
+
+    torch.set_grad_enabled(True)
+    torch.set_default_dtype(torch.float32)
+    torch.set_float32_matmul_precision("highest")
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(False)
+
+
+@contextmanager
+def _surroundings(program: Program) -> Iterator[None]:
+    """Give a program its compiler, its working directory, and the folders to import from."""
+    folder, paths = Path.cwd(), list(sys.path)
+    compiler = os.environ.get(_COMPILER)
+    os.environ[_COMPILER] = "inductor" if program.is_compiled else "eager"
+    sys.path[:0] = [str(each) for each in program.paths]
+    if program.folder is not None:
+        os.chdir(program.folder)
+    try:
+        with _writing_broadcasts() if program.writes_broadcasts else nullcontext():
+            yield
+    finally:
+        sys.path[:] = paths
+        os.environ.pop(_COMPILER)
+        if compiler is not None:
+            os.environ[_COMPILER] = compiler
+        with suppress(OSError):
+            os.chdir(folder)
+
+
+@contextmanager
+def _writing_broadcasts() -> Iterator[None]:
+    """Let Inductor take a broadcast for a use by several operations."""
+    from torch._inductor.ir import StorageBox
+    from torch.compiler import config
+
+    decides: Callable[[StorageBox, int], bool] = StorageBox.should_realize_on_reuse
+
+    def as_if_used(box: StorageBox, users: int, **_: bool) -> bool:
+        return decides(box, users)
+
+    # Graphs that are kept on disk were made by either rule.
+    tag = f"{config.cache_key_tag} writes broadcasts"
+    with (
+        patch.object(StorageBox, "should_realize_on_reuse", as_if_used),
+        patch.object(config, "cache_key_tag", tag),
+    ):
+        yield
+
+
+def _reason(error: BaseException) -> str:
+    """Return why a program failed: the first rank's reason, in one line."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    text = (str(error).splitlines() or [""])[0].split(";")[0]
+    named = text if isinstance(error, KernbenchError) else f"{type(error).__name__}: {text}"
+    return named[:_LONGEST]

@@ -1,0 +1,187 @@
+"""Answers of programs that were run before, in a file with a line of JSON for each.
+
+Running all programs of a file of rows takes an hour or more. What has been run is kept as it comes,
+so that an interrupted campaign goes on, and a page can be made again in minutes. The file says with
+which commit each program was run; it does not know whether a later one would answer otherwise.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from hashlib import md5
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from kernbench.errors import UsageError
+from kernbench.inputs import MOST_JSON_BYTES, read_text
+from validation.programs.program import LOOPS, Program
+
+PROGRAMS = Path("build/programs")
+"""Where ``make programs`` puts what it fetches."""
+_LONGEST = 160
+_SAID_IF_SET = ("nodes", "folded_to", "writes_broadcasts")
+"""What is part of a program's name only where it is set: names are older than it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramFiles:
+    """Where scripts of others are, and which file keeps answers, if one does."""
+
+    folder: Path = PROGRAMS
+    kept: Path | None = None
+    runs: bool = True
+    """Whether programs that the file lacks are run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramAnswer:
+    """What running a program gave."""
+
+    step_us: float = 0.0
+    """The modeled time of a step in microseconds; 0 where there is none."""
+    host_share: float = 0.0
+    """Share of the step in which the devices waited for their hosts, from 0 to 1."""
+    why_not: str = ""
+
+
+class KeptAnswers:
+    """The answers in a file, by program and machine; a missing file has none.
+
+    Raises:
+        UsageError: The file cannot be read or written, or a line of it is no answer.
+    """
+
+    def __init__(self, files: ProgramFiles) -> None:
+        assert files.kept is not None
+        self._path = files.kept
+        self.runs = files.runs
+        self._folder = str(files.folder.absolute())
+        self._known = {line["id"]: _answer(line) for line in read_kept(self._path)}
+
+    def get(self, program: Program, machine: str) -> ProgramAnswer | None:
+        """Return the answer of a program on a machine, None if it was not run."""
+        return self._known.get(self._id(program, machine))
+
+    def keep(self, program: Program, machine: str, answer: ProgramAnswer) -> None:
+        """Add an answer to the file: a line in one piece, since others may write lines, too."""
+        words = " ".join((program.module or program.script.name, *program.args))
+        line = {
+            "program": self._placed(words)[:_LONGEST],
+            "ranks": program.ranks,
+            "machine": machine,
+            "step_us": round(answer.step_us, 3),
+            "host_share": round(answer.host_share, 3),
+            "why_not": answer.why_not,
+            "commit": commit(),
+            "date": datetime.date.today().isoformat(),
+            "id": self._id(program, machine),
+        }
+        self._known[line["id"]] = answer
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(f"{json.dumps(line)}\n")
+        except OSError as error:
+            raise UsageError(f"{self._path}: cannot be written: {error}") from None
+
+    def _id(self, program: Program, machine: str) -> str:
+        """Return a name of a program on a machine, wherever its files lie.
+
+        A loop of ours that has changed is another program.
+        """
+        said = [
+            f"{each.name}={getattr(program, each.name)!r}"
+            for each in fields(program)
+            if each.name not in _SAID_IF_SET or getattr(program, each.name) != each.default
+        ]
+        if program.script.is_relative_to(LOOPS):
+            said.append(program.script.read_text(encoding="utf-8"))
+        text = self._placed(" ".join((*said, machine)))
+        return md5(text.encode(), usedforsecurity=False).hexdigest()[:16]
+
+    def _placed(self, text: str) -> str:
+        return text.replace(self._folder, "PROGRAMS").replace(str(LOOPS), "LOOPS")
+
+
+def read_kept(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a file of kept answers; none if it does not exist.
+
+    Raises:
+        UsageError: It cannot be read, or a line is no answer.
+    """
+    try:
+        lines = read_text(path, MOST_JSON_BYTES).splitlines() if path.exists() else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from None
+    return [_line(text, f"{path}:{number}") for number, text in enumerate(lines, 1)]
+
+
+_KEYS: dict[str, type | tuple[type, ...]] = {
+    "id": str,
+    "step_us": (int, float),
+    "host_share": (int, float),
+    "why_not": str,
+    "commit": str,
+    "date": str,
+}
+
+
+def _line(text: str, where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(
+        isinstance(found.get(key), kind) for key, kind in _KEYS.items()
+    ):
+        raise UsageError(
+            f"{where} is no kept answer of a program (JSON with {', '.join(_KEYS)}); remove the "
+            "line, and its program is run again"
+        )
+    return found
+
+
+def _answer(line: Mapping[str, Any]) -> ProgramAnswer:
+    return ProgramAnswer(
+        step_us=line["step_us"], host_share=line["host_share"], why_not=line["why_not"]
+    )
+
+
+def said_of(path: Path) -> str:
+    """Return what a page says about a file of kept answers: how many programs, when, with what."""
+    lines = read_kept(path)
+    if not lines:
+        return "no program was run"
+    by_day = sorted(lines, key=lambda line: str(line["date"]))
+    commits = list(dict.fromkeys(line["commit"] for line in by_day))
+    days = sorted({line["date"] for line in lines})
+    programs = len({line["id"] for line in lines})
+    shown = commits[0] if len(commits) == 1 else f"{len(commits)} commits up to {commits[-1]}"
+    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    return f"{programs} programs were run with {shown} ({when}) and are kept in {path.name}"
+
+
+@cache
+def commit() -> str:
+    """Return the commit of kernbench, with a ``+`` where files differ; its version elsewhere."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", "-C", str(here), *words], check=False, capture_output=True, text=True
+        )
+        return done.stdout.strip() if not done.returncode else ""
+
+    try:
+        found = git("rev-parse", "--short=8", "HEAD")
+        changed = found and git(
+            "status", "--porcelain", "--untracked-files=no", str(here.parents[1])
+        )
+    except OSError:
+        found = changed = ""
+    return f"{found}{'+' if changed else ''}" if found else version("kernbench")

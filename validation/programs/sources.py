@@ -1,0 +1,116 @@
+"""Repositories that have the programs of rows, at the commits that are run.
+
+    python -m validation.programs.sources FOLDER [--from CLONES]
+
+clones each into FOLDER, one folder per commit; with ``--from`` out of a folder that has clones of
+them (``OWNER+NAME`` or ``NAME``), without a network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A repository, and the commits that programs are run at."""
+
+    owner: str
+    name: str
+    commits: tuple[str, ...]
+    made: tuple[str, ...] = ()
+    """Folders in it whose makefile builds an extension of Python, with pybind11."""
+
+    @property
+    def url(self) -> str:
+        return f"https://github.com/{self.owner}/{self.name}"
+
+
+SOURCES = (
+    Source(
+        owner="karpathy",
+        name="build-nanogpt",
+        commits=("5265b20", "177e4cd", "fb8bd6e", "7ee630c", "7230096", "3a148e4"),
+    ),
+    Source(owner="karpathy", name="nanoGPT", commits=("5a725d90",)),
+    Source(owner="pytorch-labs", name="gpt-fast", commits=("32971d3",)),
+    Source(
+        owner="NVIDIA",
+        name="Megatron-LM",
+        commits=("d98e8a6",),
+        made=("megatron/core/datasets",),
+    ),
+    Source(owner="pytorch", name="torchtitan", commits=("73a0e69",)),
+)
+
+
+def folder_of(programs: Path, name: str, commit: str) -> Path:
+    """Return where ``make programs`` puts a commit of a repository."""
+    return programs / f"{name}-{commit}"
+
+
+def fetch(source: Source, programs: Path, clones: Path | None = None) -> None:
+    """Check out the commits of a repository, cloned or out of a folder of clones, and build it.
+
+    Raises:
+        SystemExit: Git or make fails; it has said why.
+    """
+    origin = source.url if clones is None else str(_clone_of(source, clones))
+    for commit in source.commits:
+        folder = folder_of(programs, source.name, commit)
+        if folder.exists():
+            continue
+        # Whole or not at all: what fails half-way is begun again next time.
+        part = folder.with_name(f"{folder.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        _run(["git", "clone", "--quiet", "--no-checkout", origin, str(part)])
+        _run(["git", "-C", str(part), "checkout", "--quiet", commit])
+        for each in source.made:
+            _make(part / each)
+        part.rename(folder)
+
+
+def _make(folder: Path) -> None:
+    """Build a folder's extension for the Python that runs this."""
+    includes = f"-I{sysconfig.get_path('include')}"
+    found = find_spec("pybind11")
+    if found is not None and found.origin is not None:
+        includes += f" -I{Path(found.origin).parent / 'include'}"
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    _run(["make", "--quiet", "-C", str(folder), f"CPPFLAGS={includes}", f"LIBEXT={suffix}"])
+
+
+def _run(words: list[str]) -> None:
+    done = subprocess.run(words, check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+
+
+def _clone_of(source: Source, clones: Path) -> Path:
+    names = (f"{source.owner}+{source.name}/repo", f"{source.owner}+{source.name}", source.name)
+    found = next((clones / each for each in names if (clones / each).is_dir()), None)
+    if found is None:
+        raise SystemExit(f"{clones} has no clone of {source.owner}/{source.name}: {source.name}")
+    return found
+
+
+def main() -> int:
+    """Fetch all sources; return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--from", dest="clones", type=Path)
+    asked = parser.parse_args()
+    for source in SOURCES:
+        fetch(source, asked.folder, asked.clones)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The table of errors: groups, goals, baselines, sweeps, and the page."""

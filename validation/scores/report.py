@@ -1,0 +1,368 @@
+"""The error table as text, as JSON, as a page of the documentation, and as a plot."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any, BinaryIO
+
+from kernbench.accuracy.rows import Category, Machines, Row, presets
+from kernbench.accuracy.score import Errors, Scored, measure, reasons
+from kernbench.accuracy.table import columns, furthest, percent_of
+from validation.scores.baselines import Baselines, baselines
+from validation.scores.families import families_of
+from validation.scores.goals import goals_of
+from validation.scores.groups import Group, grouped
+from validation.scores.memories import peaks_of
+from validation.scores.outliers import outliers_of
+from validation.scores.speedups import speedups_of
+from validation.scores.splits import splits_of
+from validation.scores.sweeps import sweeps_of
+
+_HEAD = (
+    "rows", "unanswered", "MAPE", "median", "p90", "bias", "Spearman", "roofline", "fitted line",
+    "run",
+)  # fmt: skip
+_MOST_REASONS = 12
+
+
+def to_json(scored: Sequence[Scored], machines: Machines | None = None) -> dict[str, Any]:
+    """Return errors per category and per group in percent, goals, and sweeps of splits."""
+    machines = machines or presets()
+    categories = {}
+    for category in Category:
+        rows = [each for each in scored if each.row.category is category]
+        if rows:
+            found = measure(rows)
+            categories[category.value] = {
+                name: getattr(found, name)
+                for name in ("rows", "unanswered", "mape", "median", "p90")
+            }
+    groups = []
+    for group, rows in grouped(scored).items():
+        found = measure(rows)
+        groups.append(
+            {
+                "category": group.category.value,
+                "device": group.device,
+                "source": group.source,
+                "op": group.op,
+                "dtype": group.dtype,
+                **{
+                    name: getattr(found, name)
+                    for name in (
+                        "rows", "unanswered", "mape", "median", "p90", "bias", "spearman",
+                    )
+                },
+            }
+        )  # fmt: skip
+    sweeps = sweeps_of(scored)
+    return {
+        "categories": categories,
+        "groups": groups,
+        "goals": [asdict(each) for each in goals_of(scored, sweeps, machines)],
+        "tp_sweeps": None if sweeps is None else asdict(sweeps),
+        "programs": [asdict(each) for each in families_of(scored)],
+        "speedups": [asdict(each) for each in speedups_of(scored)],
+        "apart": [asdict(each) for each in splits_of(scored, machines)],
+        "composed": [
+            {"source": source, "device": device, "op": op, "rows": rows}
+            for (source, device, op), rows in _composed(scored).items()
+        ],
+    }
+
+
+def _composed(scored: Sequence[Scored]) -> dict[tuple[str, str, str], int]:
+    """Return how many rows of a source, device and operation formulas have a time for."""
+    groups = (Group.of(each.row) for each in scored if each.answer.composed_us is not None)
+    return dict(sorted(Counter((each.source, each.device, each.op) for each in groups).items()))
+
+
+_WIDE = frozenset({"bf16", "bfloat16", "fp16", "float16", "fp32", "tf32"})
+
+
+def _family(row: Row) -> str:
+    """Return the family of kernels that a row's error is of, as reports of runs name it."""
+    if "quant_dtype" in row.fields:
+        return "quantize"
+    if row.category is Category.GEMM and row.dtype not in _WIDE:
+        return "narrow gemm"
+    return row.category.value
+
+
+_LAUNCH_BOUND = 0.5
+"""From this share of its time on, a program's error is the host's."""
+
+
+def _families(each: Scored) -> tuple[str, ...]:
+    """Return the families whose error a row's is part of."""
+    is_of_host = each.answer.host_share >= _LAUNCH_BOUND
+    return (_family(each.row), *(("host",) if is_of_host else ()))
+
+
+def errors_by_machine(
+    scored: Sequence[Scored], machines: Machines
+) -> dict[str, dict[str, tuple[int, float]]]:
+    """Return (answered rows, MAPE in percent) by machine and family, for reports of runs.
+
+    A family is a category; products of 8 bits and fewer, and quantisation, are families of their
+    own. Programs whose devices wait for their hosts half of the time or more are the host's.
+    """
+    found: dict[str, dict[str, list[Scored]]] = {}
+    for each in scored:
+        if each.answer.time_us is not None:
+            machine = machines.machine_of(each.row.device).spec.name
+            by_category = found.setdefault(machine, {})
+            for family in _families(each):
+                by_category.setdefault(family, []).append(each)
+    return {
+        machine: {
+            category: (errors.rows, round(errors.mape, 1))
+            for category, rows in sorted(by_category.items())
+            if (errors := measure(rows)).mape is not None
+        }
+        for machine, by_category in sorted(found.items())
+    }
+
+
+def table(scored: Sequence[Scored], header: Sequence[str], machines: Machines) -> list[list[str]]:
+    """Return the lines of the error table as cells: every group, then every category."""
+    lines = [[*header, *_HEAD]]
+    previous: Category | None = None
+    for group, rows in grouped(scored).items():
+        if previous is not None and group.category is not previous:
+            lines.append(_total(scored, previous, len(header)))
+        previous = group.category
+        cells = [group.category.value, group.device, group.source, f"{group.op} {group.dtype}"]
+        lines.append([*cells, *_errors(measure(rows), baselines(rows, machines)), _ran(rows)])
+    if previous is not None:
+        lines.append(_total(scored, previous, len(header)))
+    return lines
+
+
+def _total(scored: Sequence[Scored], category: Category, width: int) -> list[str]:
+    rows = [each for each in scored if each.row.category is category]
+    cells = [category.value, "all", *[""] * (width - 2)]
+    return [*cells, *_errors(measure(rows), Baselines(None, None)), ""]
+
+
+def _ran(rows: Iterable[Scored]) -> str:
+    """Return what was run for rows, or that they were composed, the most common first."""
+    answers = (each.answer for each in rows)
+    kinds = Counter(
+        each.ran.value if each.ran is not None else "composed"
+        for each in answers
+        if each.ran is not None or each.composed_us is not None
+    )
+    return ", ".join(kind for kind, _ in kinds.most_common()) or "-"
+
+
+def _errors(found: Errors, beside: Baselines) -> list[str]:
+    percent = [percent_of(value) for value in (found.mape, found.median, found.p90)]
+    bias = "-" if found.bias is None else f"{found.bias:+.1f}"
+    spearman = "-" if found.spearman is None else f"{found.spearman:.3f}"
+    others = [_baseline(each) for each in (beside.roofline, beside.fitted)]
+    return [str(found.rows), str(found.unanswered), *percent, bias, spearman, *others]
+
+
+def _baseline(found: Errors | None) -> str:
+    return "" if found is None else "/".join(map(percent_of, (found.mape, found.median, found.p90)))
+
+
+HEADER = ("category", "device", "source", "op")
+
+
+def render_text(scored: Sequence[Scored], worst: int, machines: Machines | None = None) -> str:
+    """Return what the command prints."""
+    lines = table(scored, HEADER, machines or presets())
+    text = columns(lines, len(HEADER))
+    text += ["", "errors in %; roofline and fitted line: MAPE/median/p90 of the same rows"]
+    for said, cells in _more(scored, machines or presets()):
+        text += ["", f"{said}:", *columns(cells, 1)]
+    found = reasons(scored)
+    if found:
+        text += ["", "unanswered rows:"]
+        text += [f"{count:>7}  {reason}" for count, reason in found[:_MOST_REASONS]]
+        left = sum(count for count, _ in found[_MOST_REASONS:])
+        text += [f"{left:>7}  for other reasons"] if left else []
+    if worst:
+        text += ["", f"the {worst} rows that are furthest off:", *furthest(scored, worst)]
+    return "\n".join(text)
+
+
+def _more(scored: Sequence[Scored], machines: Machines) -> list[tuple[str, list[list[str]]]]:
+    """Return the tables after the one of errors, each with its title."""
+    tables: list[tuple[str, list[list[str]]]] = []
+    sweeps = sweeps_of(scored)
+    goals = goals_of(scored, sweeps, machines)
+    if goals:
+        lines = [["goal", "rows", "limit", "reached", "met"]]
+        lines += [
+            [each.name, str(each.rows), each.limit, each.reached, "yes" if each.met else "no"]
+            for each in goals
+        ]
+        tables.append(("goals", lines))
+    if sweeps is not None:
+        lines = [["choice of a split (TP x PP x CP x DP)", "sweeps", "model right", "naive right"]]
+        lines += [
+            [each.name, str(each.sweeps), str(each.right), str(each.naive_right)]
+            for each in sweeps.questions
+        ]
+        tables.append(("sweeps of splits", lines))
+    families = families_of(scored)
+    if families:
+        lines = [["family", "rows", "unanswered", "MAPE", "worst", "why not"]]
+        lines += [
+            [
+                each.name, str(each.rows), str(each.unanswered), percent_of(each.mape),
+                percent_of(each.worst), each.why_not,
+            ]
+            for each in families
+        ]  # fmt: skip
+        tables.append(("whole programs", lines))
+    tables += _outliers(scored)
+    speedups = speedups_of(scored)
+    if speedups:
+        lines = [["compiled over eager", "device", "pairs", "measured", "modeled", "MAPE"]]
+        lines += [
+            [
+                each.source, each.device, str(each.pairs), f"{each.measured:.2f}x",
+                f"{each.modeled:.2f}x", percent_of(each.mape),
+            ]
+            for each in speedups
+        ]  # fmt: skip
+        tables.append(("speed-ups of compiled programs, geometric means", lines))
+    tables += _memories(scored)
+    composed = _composed(scored)
+    if composed:
+        lines = [["source", "device", "op", "rows"]]
+        lines += [[*names, str(count)] for names, count in composed.items()]
+        tables.append((_COMPOSED, lines))
+    splits = splits_of(scored, machines)
+    if splits:
+        lines = [
+            [
+                "device",
+                "machine",
+                "constants of GEMMs",
+                "fitted numbers",
+                "fit: rows",
+                "MAPE",
+                "apart: rows",
+                "MAPE",
+            ]
+        ]
+        lines += [
+            [
+                each.device, each.machine, each.said or "-", str(each.constants),
+                str(each.fit_rows), percent_of(each.fit_mape),
+                str(each.apart_rows), percent_of(each.apart_mape),
+            ]
+            for each in splits
+        ]  # fmt: skip
+        tables.append(("fitted numbers of each machine, and GEMM rows that fits keep apart", lines))
+    return tables
+
+
+_COMPOSED = (
+    "rows for which nothing was run: formulas have a time for them, in no error of this page"
+)
+_COMPOSED_MEMORY = "memory of a rank in training, GiB, composed by kind: nothing was run"
+
+
+def _outliers(scored: Sequence[Scored]) -> list[tuple[str, list[list[str]]]]:
+    """Return the table of rows that break a goal's limit of single rows, if any does."""
+    found = outliers_of(scored)
+    if not found:
+        return []
+    lines = [
+        [
+            "row", "device", "measured ms", "modeled ms", "error", "others of the program", "MAPE",
+            "us per item", "the same shape elsewhere on that device",
+        ]
+    ]  # fmt: skip
+    for each in found:
+        alike = each.alike_us
+        lines.append(
+            [
+                f"{each.source} {each.program}",
+                each.device,
+                f"{each.measured_us / 1e3:.1f}",
+                f"{each.modeled_us / 1e3:.1f}",
+                f"{each.error:+.0f} %",
+                str(each.others),
+                percent_of(each.others_mape),
+                "-" if each.item_us is None else f"{each.item_us:.0f}",
+                f"{alike[0]:.0f} to {alike[-1]:.0f} ({len(alike)})" if alike else "-",
+            ]
+        )
+    return [("programs further off than a goal lets any row be", lines)]
+
+
+def _memories(scored: Sequence[Scored]) -> list[tuple[str, list[list[str]]]]:
+    """Return the table of peaks of memory, if there are any."""
+    peaks = peaks_of(scored)
+    if not peaks:
+        return []
+    lines = [["run", "devices", "split", "recomputed", "measured", "composed", "GiB by kind"]]
+    for each in peaks:
+        fields = each.row.fields
+        split = (f"{name} {fields[name]}" for name in ("fsdp", "dp", "tp", "pp", "cp"))
+        lines.append(
+            [
+                f"{each.row.source} {fields['model']}",
+                fields["n_devices"],
+                " ".join(part for part in split if not part.endswith((" ", " 1"))),
+                fields["activation_checkpointing"],
+                f"{each.measured:.1f}",
+                f"{each.composed:.1f}",
+                ", ".join(f"{kind} {gib:.1f}" for kind, gib in each.kinds.items() if gib >= _SHOWN),
+            ]
+        )
+    return [(_COMPOSED_MEMORY, lines)]
+
+
+_SHOWN = 0.05
+"""GiB from which a kind of memory is named."""
+
+
+def render_page(scored: Sequence[Scored], about: str, machines: Machines | None = None) -> str:
+    """Return the table as a page of the documentation, with ``about`` as its text."""
+    lines = table(scored, HEADER, machines or presets())
+    text = [about.rstrip()]
+    for said, cells in _more(scored, machines or presets()):
+        text += ["", f"## {said[0].upper()}{said[1:]}", "", *_marked_down(cells, 1)]
+    text += ["", "## Errors", "", *_marked_down(lines, len(HEADER))]
+    found = reasons(scored)
+    if found:
+        text += ["", "## Rows without an answer", "", "| rows | why |", "| ---: | --- |"]
+        text += [f"| {count} | {reason} |" for count, reason in found]
+    return "\n".join(text) + "\n"
+
+
+def _marked_down(lines: Sequence[Sequence[str]], num_left: int) -> list[str]:
+    cells = ["| " + " | ".join(line) + " |" for line in lines]
+    align = ["---"] * num_left + ["---:"] * (len(lines[0]) - num_left)
+    return [cells[0], "| " + " | ".join(align) + " |", *cells[1:]]
+
+
+def dump_plot(scored: Sequence[Scored], out: BinaryIO, format: str) -> None:
+    """Plot modeled against measured times into an open file, a colour per category and device."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 7), layout="constrained")
+    axes = figure.add_subplot(xscale="log", yscale="log")
+    answered = [each for each in scored if each.answer.time_us is not None]
+    named: dict[str, list[Scored]] = {}
+    for each in answered:
+        named.setdefault(f"{each.row.category.value} {each.row.device}", []).append(each)
+    for name, rows in sorted(named.items()):
+        measured = [each.row.time_us for each in rows]
+        modeled = [each.answer.time_us or 0.0 for each in rows]
+        axes.scatter(measured, modeled, s=5, alpha=0.5, label=name)
+    times = [each.row.time_us for each in answered] or [1.0]
+    axes.plot([min(times), max(times)], [min(times), max(times)], color="black", linewidth=0.8)
+    axes.set(xlabel="measured time, us", ylabel="modeled time, us")
+    axes.legend(fontsize=6, loc="upper left")
+    figure.savefig(out, format=format)

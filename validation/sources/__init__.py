@@ -1,0 +1,1 @@
+"""How sources measured: their launches, loops, clocks, stacks and kernels of peers."""

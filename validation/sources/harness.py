@@ -1,0 +1,181 @@
+"""How each source measured: what its measurements add to a kernel's own time.
+
+A time under graph replay is the kernel's. An eager framework adds the host, which prepares the next
+launch while the device works: a row takes the longer of the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, fields
+from fractions import Fraction
+
+from pydantic import Field
+
+from kernbench.hardware import Machine, SipSpec, changed_machine
+from kernbench.kernel_time import kept_share, nearest_step, still_there
+from validation.sources.tables import Entry, table
+
+# PyTorch's softmax keeps rows up to this long in registers.
+_ONE_PASS_ELEMENTS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Harness:
+    """What a source's way of measuring adds to a kernel, in microseconds."""
+
+    host_us: float = 0.0
+    """The least time of a row: one launch through the framework."""
+    fixed_us: float = 0.0
+    """Added to every kernel: what does not overlap the host's work."""
+    weight_buffers: int = 0
+    """How many weights are used in turn; warm if the cache holds them all. 0: always cold."""
+
+    row_kib: float = 0.0
+    """For kernels that read rows once per pass: the longest row that later passes find cached."""
+
+    rate_share: float = 1.0
+    """The speed of the measured kernel relative to ours: below 1 if its accesses are not wide."""
+    block_waste: float = 0.0
+    """For softmax by blocks of threads: the cost of an incomplete last round over a row."""
+
+    only_powers_of_two: bool = False
+    """For GEMMs: whether the library has only tiles of these widths, whatever the machine has."""
+
+    keeps_clock: bool = False
+    """Whether the source runs so little at a time that the clock does not throttle."""
+
+    def met(self, machine: Machine, repeated: float = 1.0) -> Machine:
+        """Return the machine as the source's kernels see it.
+
+        ``repeated`` is the length of what the source repeats, as a multiple of the kernel's.
+        """
+        sustained = machine.sip.sustained
+        if sustained is None or (repeated == 1 and not self.keeps_clock):
+            return machine
+        if self.keeps_clock:
+            return changed_machine(machine, {"sip.sustained": None})
+        half_us = round(float(sustained.half_time_us) / repeated, 3)
+        return changed_machine(machine, {"sip.sustained.half_time_us": half_us})
+
+    def time_us(self, kernel_us: float, row_elements: int = 0) -> float:
+        """Return the time that the source reports for a kernel on rows of this many elements."""
+        kernel_us /= self.rate_share
+        if self.block_waste and row_elements > _ONE_PASS_ELEMENTS:
+            threads = min(1024, 1 << ((row_elements // 4).bit_length() - 1))
+            rounds = row_elements / (4 * threads)
+            kernel_us *= 1 + self.block_waste * (math.ceil(rounds) / rounds - 1)
+        return max(self.host_us, self.fixed_us + kernel_us)
+
+    def cached(
+        self, input_bytes: int, weight_bytes: int, sip: SipSpec
+    ) -> tuple[tuple[int, Fraction], ...]:
+        """Return the shares of a GEMM's input (0) and weights (1) that are still cached.
+
+        Of weights it is what is left at their next turn; the input, which every launch reads, is
+        cached if it fits together with all weights in rotation.
+        """
+        if not self.weight_buffers or sip.cache is None:
+            return ()
+        rotated = self.weight_buffers * weight_bytes
+        warm = nearest_step(kept_share(rotated, sip.cache))
+        fits = kept_share(input_bytes + rotated, sip.cache) == 1
+        shares = ((0, Fraction(fits)), (1, warm))
+        return tuple((param, found) for param, found in shares if found)
+
+    def warm_row(self, row_bytes: int) -> Fraction:
+        """Return the share of a row that later passes find cached: 1 if short, 0 if long."""
+        rows_held = Fraction(row_bytes / (self.row_kib * 1024)).limit_denominator(4096)
+        return nearest_step(still_there(rows_held))
+
+
+_KERNEL = Harness()
+
+
+class MeasuredBy(Entry):
+    """How a source measured on a machine: the fields of a :class:`Harness`."""
+
+    op: str = ""
+    """Of a table by operations: empty for all others."""
+    host_us: float = Field(default=0.0, ge=0)
+    fixed_us: float = Field(default=0.0, ge=0)
+    weight_buffers: int = Field(default=0, ge=0)
+    row_kib: float = Field(default=0.0, ge=0)
+    rate_share: float = Field(default=1.0, gt=0)
+    block_waste: float = Field(default=0.0, ge=0)
+    only_powers_of_two: bool = False
+    keeps_clock: bool = False
+
+    def key(self) -> Hashable:
+        return self.source, self.machine, self.op
+
+    def harness(self) -> Harness:
+        """Return how the source measured."""
+        return Harness(**{name: getattr(self, name) for name in _HARNESS})
+
+
+class HostTime(Entry):
+    """What a host takes at least for an operation, or for a kernel of one."""
+
+    op: str = ""
+    kernel: str = ""
+    host_us: float = Field(gt=0)
+
+    def key(self) -> Hashable:
+        return self.source, self.machine, self.op, self.kernel
+
+
+class ChunkList(Entry):
+    """What a host takes to list chunks: at least, per sequence, per token."""
+
+    least_us: float = Field(gt=0)
+    sequence_us: float = Field(gt=0)
+    token_us: float = Field(gt=0)
+
+
+_HARNESS = tuple(each.name for each in fields(Harness))
+_FILE = "harness.yaml"
+GEMM = {(each.source, each.machine): each.harness() for each in table(_FILE, "gemm", MeasuredBy)}
+"""By source and machine, empty for all."""
+MEMBOUND = {
+    (each.source, each.machine, each.op): each.harness()
+    for each in table(_FILE, "membound", MeasuredBy)
+}
+"""By source, machine and operation, empty for all others."""
+
+
+def membound_harness(source: str, machine: str, op: str) -> Harness:
+    """Return how a source measured an operation; kernel time for an unknown source."""
+    return MEMBOUND.get((source, machine, op)) or MEMBOUND.get((source, machine, "")) or _KERNEL
+
+
+MLA_HOSTS = {(each.op, each.kernel): each.host_us for each in table(_FILE, "mla", HostTime)}
+"""Rows of vLLM's MLA without a graph, by operation and kernel: launches take at least that."""
+MLA_MODULE_HOSTS = {each.machine: each.host_us for each in table(_FILE, "mla_modules", HostTime)}
+"""A module of SGLang's MLA on a prompt without a graph, by machine."""
+KDA_CONVOLUTION_HOSTS = {
+    each.machine: each.host_us for each in table(_FILE, "kda_convolutions", HostTime)
+}
+"""What the host adds to vLLM's three convolutions of KDA, by machine."""
+CHUNK_LIST_HOSTS = {
+    each.machine: (each.least_us, each.sequence_us, each.token_us)
+    for each in table(_FILE, "chunk_lists", ChunkList)
+}
+"""What the host takes to list the chunks of all sequences, by machine: at least, per sequence, per
+token."""
+
+
+def gemm_harness(source: str, machine: str) -> Harness:
+    """Return how a source measured GEMMs; kernel time for an unknown source."""
+    return GEMM.get((source, machine)) or GEMM.get((source, "")) or _KERNEL
+
+
+SKEWS = {(each.source, each.op): each.host_us for each in table(_FILE, "skews", HostTime)}
+"""Collectives whose ranks entered one after the other, by source and operation: a row takes at
+least that."""
+
+
+def skew_us(source: str, op: str) -> float:
+    """Return the least time of a source's collective; 0 where ranks entered together."""
+    return SKEWS.get((source, op), 0.0)
