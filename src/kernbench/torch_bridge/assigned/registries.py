@@ -42,7 +42,7 @@ _MACHINERY = frozenset(
         *("selectors", "signal", "simpy", "site", "socket", "sre_compile", "ssl", "subprocess"),
         *("sympy", "sys", "sysconfig", "threading", "tokenize", "torch._library", "torch._ops"),
         *("torch.library", "torch.utils._python_dispatch", "torch.utils.data._utils.worker"),
-        *("tqdm", "triton", "typing"),
+        *("torch._dynamo.convert_frame", "tqdm", "triton", "typing"),
         *("warnings", "weakref", "zipimport"),
     )
 )
