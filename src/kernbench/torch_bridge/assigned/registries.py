@@ -194,6 +194,8 @@ def _is_registry(kind: Any) -> bool:
         and not issubclass(kind, (type, ModuleType, logging.Filterer, torch.nn.Module))
         and isinstance(module, str)
         and not is_machinery(module)
+        # What is keyed weakly forgets its keys itself, whoever runs then.
+        and not any("Weak" in base.__name__ for base in kind.__mro__)
         and _changed_by(kind)
     )
 
