@@ -42,7 +42,7 @@ _MACHINERY = frozenset(
         *("selectors", "signal", "simpy", "site", "socket", "sre_compile", "ssl", "subprocess"),
         *("sympy", "sys", "sysconfig", "threading", "tokenize", "torch._library", "torch._ops"),
         *("torch.library", "torch.utils._python_dispatch", "torch.utils.data._utils.worker"),
-        *("tqdm", "triton", "typing"),
+        *("torch._dynamo.convert_frame", "tqdm", "triton", "typing"),
         *("warnings", "weakref", "zipimport"),
     )
 )
@@ -194,6 +194,8 @@ def _is_registry(kind: Any) -> bool:
         and not issubclass(kind, (type, ModuleType, logging.Filterer, torch.nn.Module))
         and isinstance(module, str)
         and not is_machinery(module)
+        # What is keyed weakly forgets its keys itself, whoever runs then.
+        and not any("Weak" in base.__name__ for base in kind.__mro__)
         and _changed_by(kind)
     )
 

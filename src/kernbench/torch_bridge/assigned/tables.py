@@ -198,7 +198,9 @@ class _Items(Table):
 
     def _is_registration(self, value: Any) -> bool:
         parts = value if type(value) is tuple else (value,)
-        return all(map(is_simple, parts)) or self._owners.is_own(value)
+        # A number alone is the identity of something.
+        is_setting = type(value) is not int and all(map(is_simple, parts))
+        return is_setting or self._owners.is_own(value)
 
     def _own(self, now: Any) -> Delta:
         # At the end of what all have, as far as it was only added to.
