@@ -128,6 +128,7 @@ def test_a_program_that_notes_nothing_for_long_is_ended(tmp_path: Path) -> None:
     assert end_of(done, outcomes, 60) == "status 5"
 
 
+@pytest.mark.campaign
 @pytest.mark.adr("0041-D5")
 @pytest.mark.adr("0041-D6")
 @pytest.mark.slow

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from tests.saved.damaging import Parts, commands, complaint, parts_of, table_bytes, write
 
+ROOT = Path(__file__).parents[2]
 MOST_MB, MOST_S = 500, 10
 MANY = 20_000_000
 Writer = Callable[[Path, Parts], None]
@@ -393,11 +394,12 @@ def peak_mb() -> float:
 
 def read_apart(run: Path, other: Path, numbers: list[int], timeout_s: float) -> dict[str, Any]:
     """As :func:`read`, in a process of its own."""
-    command = [sys.executable, "-m", __spec__.name, str(run), "--read", str(other)]
+    paths = str(run.resolve()), "--read", str(other.resolve())
+    command = [sys.executable, "-m", __spec__.name, *paths]
     command += ["--numbers", *map(str, numbers)] if numbers else []
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout_s, check=False
+            command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired:
         return {"found": [f"reads for more than {timeout_s:g} s"], "mb": 0}

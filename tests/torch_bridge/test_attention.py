@@ -114,6 +114,7 @@ def test_compiled_graphs_have_the_same_operations(tmp_path: Path, case: str) -> 
     assert not {name for name in kernels if "bmm" in name or "softmax" in name}
 
 
+@pytest.mark.campaign
 @pytest.mark.adr("0220-D3")
 @pytest.mark.slow
 def test_compiled_numbers_are_the_hosts(tmp_path: Path) -> None:

@@ -136,6 +136,7 @@ def test_equal_timelines_are_equal_bytes_and_many_slices_are_thinned(tmp_path: P
     assert len(kernels) < 1_000
 
 
+@pytest.mark.campaign
 def test_packets_are_compressed_in_parts_of_less_than_the_format_allows(tmp_path: Path) -> None:
     builder = LogBuilder()
     for index in range(9_000):

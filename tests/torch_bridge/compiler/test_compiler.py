@@ -89,6 +89,7 @@ def test_ranks_share_what_they_compile_alike(tmp_path: Path) -> None:
     assert "recompile_limit" not in done.stderr
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_what_programs_put_beside_tensors_into_compiled_functions_is_right(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
@@ -99,6 +100,7 @@ def test_what_programs_put_beside_tensors_into_compiled_functions_is_right(tmp_p
     assert "triton_" not in {each["name"] for each in json.loads(report.read_text())["kernels"]}
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_attention_by_blocks_is_tuned_and_right(tmp_path: Path) -> None:
     # PyTorch's kernel looks one block ahead of the last, masked, and goes on from what it finds.
@@ -106,6 +108,7 @@ def test_attention_by_blocks_is_tuned_and_right(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_convolutions_are_compiled_in_the_layouts_of_their_results(tmp_path: Path) -> None:
     done = run_compiled(tmp_path, "inductor_convolutions.py")

@@ -46,6 +46,7 @@ def test_files_serve_other_processes_and_no_other_machine(tmp_path: Path) -> Non
     assert printed(machine="h200") == "made"
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.adr("0126-D2")
 def test_a_run_that_tunes_writes_what_a_run_writes_that_finds_its_choices(tmp_path: Path) -> None:

@@ -256,11 +256,11 @@ def times_of(
     ("case", "machine", "nodes", "ranks"),
     [
         ("ddp", "h100-sxm:4", 1, 4),
-        ("fsdp", "h100-sxm:4", 1, 4),
+        pytest.param("fsdp", "h100-sxm:4", 1, 4, marks=pytest.mark.campaign),
         ("hsdp", "h100-sxm:2x4", 2, 4),
-        ("tp_dp", "h100-sxm:2x8", 2, 8),
-        ("tp_pp_dp", "h100-sxm", 1, 8),
-        ("ep", "h100-sxm", 1, 8),
+        pytest.param("tp_dp", "h100-sxm:2x8", 2, 8, marks=pytest.mark.campaign),
+        pytest.param("tp_pp_dp", "h100-sxm", 1, 8, marks=pytest.mark.campaign),
+        pytest.param("ep", "h100-sxm", 1, 8, marks=pytest.mark.campaign),
     ],
 )
 def test_a_stated_bound_holds_in_each_step(case: str, machine: str, nodes: int, ranks: int) -> None:

@@ -228,6 +228,7 @@ def on_command_line(case: str, *options: str) -> subprocess.CompletedProcess[str
     return run_forked(*command, "--machine", "ahbm:4", str(PROGRAM), case, imports=PYTORCH)
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.adr("0166-D5", "0185-D4")
 def test_others_are_run_to_compare_them() -> None:

@@ -134,14 +134,14 @@ lock.acquire()
 
 @pytest.mark.adr("0131-D3")
 def test_a_program_that_takes_too_long_is_ended(runner: ProgramRunner, tmp_path: Path) -> None:
-    said = r"takes longer than 0\.5 s to run"
-    runner._limit_s, before = 0.5, runner._limit_s
+    said = "takes longer than 1 s to run"
+    runner._limit_s, before = 1, runner._limit_s
     try:
-        # One that takes no time of a CPU is ended, too, later.
+        # One that takes no time of a CPU but for its start is ended, too, later.
         began = time.monotonic()
         with pytest.raises(ProgramError, match=said):
             runner.step_us(written(tmp_path, WAITS, args=("waits",)), MACHINE)
-        assert time.monotonic() - began > LONGEST * 0.5
+        assert time.monotonic() - began > LONGEST
         with pytest.raises(ProgramError, match=said):
             runner.step_us(written(tmp_path, "while True: pass"), MACHINE)
     finally:
@@ -173,6 +173,7 @@ print(f"step {kernels} ms")
 """
 
 
+@pytest.mark.campaign
 def test_a_broadcast_of_many_tensors_is_a_kernel_of_its_own_where_a_compiler_writes_it(
     runner: ProgramRunner, tmp_path: Path
 ) -> None:
@@ -288,6 +289,7 @@ def test_megatron_finds_what_its_container_has(runner: ProgramRunner, tmp_path: 
     assert runner.step_us(loop("megatron_lm", "plain", script), MACHINE) == 2000
 
 
+@pytest.mark.campaign
 @pytest.mark.adr("0182-D2")
 def test_a_step_of_mpt_runs_all_its_micro_batches(runner: ProgramRunner) -> None:
     def step_us(micro_batches: int, folded_to: int | None = 0, attention: str = "triton") -> float:

@@ -55,7 +55,19 @@ _SET_MODULES, _SET_CLASSES, _CALL_PYTHON = map(_pointer, (ModuleType, type, _Ass
 """What Python has in the slots, the last for classes that define ``__setattr__``."""
 _set_module, _set_class = _SET(_SET_MODULES), _SET(_SET_CLASSES)
 _delete_in_module, _delete_in_class = _DELETE(_SET_MODULES), _DELETE(_SET_CLASSES)
-CAN_SEE_CLASSES = platform.machine() in ("x86_64", "AMD64")
+_EXECUTABLE = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
+
+
+def _can_add_instructions() -> bool:
+    """Return whether the processor knows our instructions and the system lets them be executed."""
+    try:
+        mmap.mmap(-1, 1, prot=_EXECUTABLE).close()
+    except OSError:
+        return False
+    return platform.machine() in ("x86_64", "AMD64")
+
+
+CAN_SEE_CLASSES = _can_add_instructions()
 
 
 def put(owner: Any, name: str, value: Any) -> None:
@@ -94,17 +106,16 @@ def tell_of_modules(told: Told, patches: Patches) -> None:
 
 def tell_of_classes(told: Told, patches: Patches) -> None:
     """Call ``told`` before each write to an attribute of a class, until ``patches`` closes."""
-    tell = unseen(told)
 
     def heard(owner: Any, name: str, value: int | None) -> None:
-        tell(owner, name, MISSING if value is None else ctypes.cast(value, _object).value)
+        told(owner, name, MISSING if value is None else ctypes.cast(value, _object).value)
 
-    function = _TOLD(heard)
+    function = _TOLD(unseen(heard))
     addresses = (ctypes.cast(function, _address).value or 0, _SET_CLASSES)
     code = bytes.fromhex(
         _CALL_AND_GO_ON.format(*(each.to_bytes(8, "little").hex() for each in addresses))
     )
-    page = mmap.mmap(-1, len(code), prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    page = mmap.mmap(-1, len(code), prot=_EXECUTABLE)
     page.write(code)
     there = ctypes.addressof(ctypes.c_char.from_buffer(page))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from functools import wraps
@@ -26,11 +25,13 @@ from kernbench.torch_bridge.c10d import symmetric_memory, symmetric_operations
 from kernbench.torch_bridge.c10d.process_group import GlooGroup, NcclGroup, Options
 from kernbench.torch_bridge.c10d.store import HashStore, file_store, rendezvous, tcp_store
 from kernbench.torch_bridge.c10d.world import CurrentWorld
+from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.process import HERE, Process
 
 _OF_TORCHCOMMS = ("dummy", "mccl", "ncclx", "rccl", "rcclx")
 """Names of back ends that the package torchcomms brings, besides ``gloo`` and ``nccl``."""
-_BUILT_IN = ("fake", "gloo", "nccl")
+_BUILT_IN = ("fake", "gloo", "nccl", "undefined")
+"""Back ends that are there; by the last one PyTorch asks for those of each device."""
 _NCCL_GROUPS = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
 """Classes from which PyTorch makes groups of the backend ``nccl``; they differ between releases."""
 
@@ -84,22 +85,25 @@ def _knowing(begin: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(begin)
     def init(self: Any, backend: Any) -> None:
-        with warnings.catch_warnings():
-            # It is wrong of names that are refused.
-            warnings.filterwarnings("ignore", "Device capability of .* unknown")
-            begin(self, backend)
-        known = {*_BUILT_IN, *(each.lower() for each in c10d.Backend._plugins)}
-        for name in map(str, self.device_backend_map.values()):
-            if name not in known:
-                raise UsageError(
-                    f"torch.distributed has no back end {name!r} for simulated devices: "
-                    f"{nearest(name, sorted(known))}; others are registered with "
-                    "torch.distributed.Backend.register_backend"
-                )
-            if name in _OF_TORCHCOMMS and HERE.process is not None:
-                HERE.process.session.as_nccl.add(name)
+        refuse(backend)
+        begin(self, backend)
 
+    refuse = unseen(_refuse_unknown)
     return init
+
+
+def _refuse_unknown(backend: Any) -> None:
+    """Refuse names, alone or by device as in ``cuda:nccl,cpu:gloo``, of back ends that are none."""
+    known = {*_BUILT_IN, *(each.lower() for each in c10d.Backend._plugins)}
+    for name in (each.split(":")[-1].strip() for each in str(backend or "").lower().split(",")):
+        if name and name not in known:
+            raise UsageError(
+                f"torch.distributed has no back end {name!r} for simulated devices: "
+                f"{nearest(name, sorted(known))}; others are registered with "
+                "torch.distributed.Backend.register_backend"
+            )
+        if name in _OF_TORCHCOMMS and HERE.process is not None:
+            HERE.process.session.as_nccl.add(name)
 
 
 def _refuse_rpc(*args: Any, **kwargs: Any) -> NoReturn:

@@ -42,7 +42,7 @@ from kernbench.torch_bridge.memory.host_heap import HostHeap
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 from kernbench.torch_bridge.processes.call_counts import counting_calls, unseen
 from kernbench.torch_bridge.processes.eager_host import new_host
-from kernbench.torch_bridge.processes.gpu_trace import sanitized
+from kernbench.torch_bridge.processes.gpu_trace import sanitizer_of
 from kernbench.torch_bridge.processes.host import Disturbed
 from kernbench.torch_bridge.processes.library_state import LibraryStates
 from kernbench.torch_bridge.processes.process import HERE, Process, _Here, current
@@ -363,12 +363,17 @@ def inside(process: Process) -> Iterator[None]:
     c10d.know_groups(process)
     if process.order is not None and process.touching is None:
         process.touching = Touching(process)
+    sanitizer = sanitizer_of(process)
     with counting_calls(process):
         observer = observer_of(process)
         process.observers.append(observer)
         try:
-            with observer, sanitized(process), _one_thread_backward():
-                yield
+            if sanitizer is None:
+                with observer, _one_thread_backward():
+                    yield
+            else:
+                with observer, sanitizer, _one_thread_backward():
+                    yield
         finally:
             process.observers.remove(observer)
             if process.memory_use is not None:

@@ -6,8 +6,6 @@ C++ of a CUDA build calls what a program has registered with ``torch.cuda._gpu_t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch.cuda._gpu_trace as trace
@@ -44,16 +42,15 @@ class _Freed:
             accesses.pop(address, None)
 
 
-@contextmanager
-def sanitized(process: Process) -> Iterator[None]:
-    """Run the main thread of a process under PyTorch's own sanitizer, if its variables ask for it.
+def sanitizer_of(process: Process) -> Any:
+    """Return PyTorch's own sanitizer for the main thread of a process whose variables ask for it.
 
-    A GPU build enables it as PyTorch is imported, which here happens once for all processes.
+    None for others. A GPU build enables it as PyTorch is imported, which here happens once for all
+    processes.
     """
     is_asked = os.fsencode(CUDA_SANITIZER) in process.environ
     if not is_asked or process.thread is not process.main_thread:
-        yield
-        return
+        return None
     from torch.cuda._sanitizer import CUDASanitizerDispatchMode
 
     class OwnSanitizer(CUDASanitizerDispatchMode):
@@ -71,5 +68,4 @@ def sanitized(process: Process) -> Iterator[None]:
                         storage._kernbench_freed = _Freed(accesses, *where)
             return outputs
 
-    with OwnSanitizer():
-        yield
+    return OwnSanitizer()
