@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 from kernbench.hardware import load_machine
 from validation.programs import Program, ProgramError, ProgramRunner, loop
-from validation.programs.runner import LONGEST
+from validation.programs.runner import LONGEST, MOST_MIB
 
 MACHINE = load_machine("a100-sxm-80g", 2)
 
@@ -71,6 +71,31 @@ def test_a_configuration_runs_once_on_each_machine(runner: ProgramRunner, tmp_pa
     assert note.read_text() == "xx"
     # A T4 reaches 220 of its 320 GB/s (Jia et al., 2019), an A100 some 90 % of its own.
     assert slower == pytest.approx(times[0] * 0.9 * 2039 / 220, rel=0.2)
+
+
+@pytest.mark.adr("0131-D3")
+def test_what_starts_programs_may_hold_more_than_they(tmp_path: Path) -> None:
+    (tmp_path / "held_library.py").write_text("from itertools import count\nused = count(1)\n")
+    text = "import held_library\nprint(f'step {next(held_library.used)} ms')\n"
+    held = b"1" * (MOST_MIB << 20)
+    starting = ProgramRunner(limit_s=60)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(tmp_path)
+            programs = [
+                written(
+                    tmp_path,
+                    text,
+                    args=(str(place),),
+                    needs=("held_library",),
+                    paths=(tmp_path,),
+                )
+                for place in range(2)
+            ]
+            assert [starting.step_us(program, MACHINE) for program in programs] == [1000, 2000]
+    finally:
+        starting.close()
+    assert len(held) == MOST_MIB << 20
 
 
 @pytest.mark.adr("0131-D3")

@@ -187,8 +187,8 @@ class Assignments:
             self._hide(process)
 
     @contextmanager
-    def importing(self) -> Iterator[None]:
-        """Show to a module that is imported for all what it may keep.
+    def for_all(self) -> Iterator[None]:
+        """Show what is imported or registered for all what it may keep, and give it to all.
 
         What a process adds, and its settings, it finds, as it may need them; what a process puts in
         place of something it does not.

@@ -157,9 +157,12 @@ class Registry(Table):
             return False
         if before is not MISSING or self._owners.is_own(value) or self._owners.is_own(key):
             return True
-        # By name; what a library adds by other keys it adds once, for all.
+        # By name; what a library adds by other keys it adds once, for all. None is what it notes
+        # of names for which nothing is registered, when it first looks.
         return is_simple(key) and (
-            is_simple(value) or is_function(value) or type(value) is self._kind_of_values
+            (is_simple(value) and value is not None)
+            or is_function(value)
+            or type(value) is self._kind_of_values
         )
 
     def hide(self, own: Delta) -> None:

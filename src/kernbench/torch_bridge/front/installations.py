@@ -67,7 +67,7 @@ def installations(programs: Programs) -> list[Installation]:
         Installation(
             "replaced.context_parallel",
             "ring attention, with settings per process",
-            context_parallel.install,
+            lambda patches: context_parallel.install(patches, programs.assignments.for_all),
             after={"replaced.attention": "it wraps the attention that it finds"},
         ),
         Installation(

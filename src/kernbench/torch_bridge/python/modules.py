@@ -147,7 +147,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         HERE.process, HERE.is_importing = self._base, True
         self.load(self._base)
         try:
-            with self._assignments.importing():
+            with self._assignments.for_all():
                 yield
         finally:
             HERE.process, HERE.is_importing = before

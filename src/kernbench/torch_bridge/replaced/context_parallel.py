@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from kernbench.torch_bridge.processes.process import HERE, current
 
 _aten = torch.ops.aten
 _Options: Any = ring._ContextParallelOptions
+_ForAll = Callable[[], AbstractContextManager[None]]
 
 
 class ContextParallel:
@@ -56,13 +58,13 @@ class _ProcessOptions(_Options):
     rotate_method = _option("rotate_method")
 
 
-def install(patches: Patches) -> None:
-    """Give every process its own context."""
+def install(patches: Patches, for_all: _ForAll) -> None:
+    """Give every process its own context; ``for_all`` surrounds what is registered for all."""
     options: Any = ring._cp_options
     before = options.__class__
     options.__class__ = _ProcessOptions
     patches.on_close(setattr, options, "__class__", before)
-    shared = _SharedRules()
+    shared = _SharedRules(for_all)
     patches.set_all(
         ring,
         {
@@ -79,7 +81,8 @@ def install(patches: Patches) -> None:
 class _SharedRules:
     """PyTorch's sharding rules for ring attention, while any process needs them."""
 
-    def __init__(self) -> None:
+    def __init__(self, for_all: _ForAll) -> None:
+        self._for_all = for_all
         self._inside = 0
 
     def enter(self) -> None:
@@ -87,7 +90,9 @@ class _SharedRules:
         if own.handlers is None:
             own.handlers = dispatcher._custom_op_handlers
             self._inside += 1
-            _rules().register_cp_sharding_rules()
+            register = _rules().register_cp_sharding_rules
+            with self._for_all():
+                register()
         dispatcher._custom_op_handlers = {**own.handlers, **ring.custom_ops}
 
     def leave(self) -> None:
@@ -97,11 +102,15 @@ class _SharedRules:
         _dispatcher()._custom_op_handlers, own.handlers = own.handlers, None
         self._inside -= 1
         if not self._inside:
-            _rules().unregister_cp_sharding_rules()
+            self._unregister()
 
     def close(self) -> None:
         """Remove the rules of processes that ended inside a context."""
         if self._inside:
+            self._unregister()
+
+    def _unregister(self) -> None:
+        with self._for_all():
             _rules().unregister_cp_sharding_rules()
 
 
