@@ -1,12 +1,22 @@
 from __future__ import annotations
 
 import json
+import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kernbench.clock import Rank, Simulation, is_of_program, raised_at, user_site, wait_line
+from kernbench.clock import (
+    Rank,
+    Simulation,
+    is_of_program,
+    local_of,
+    raised_at,
+    user_site,
+    wait_line,
+)
 
 
 class Unserializable:
@@ -56,3 +66,20 @@ def test_what_another_environment_has_installed_is_a_library(tmp_path: Path, fol
     own: dict[str, Any] = {"user_site": user_site}
     exec(compile("def asked(): return user_site()", str(tmp_path / "own.py"), "exec"), own)
     assert str(own["asked"]()) == "own.py:1"
+
+
+def test_a_frame_that_is_looked_at_keeps_nothing_that_its_function_drops() -> None:
+    value, other = Unserializable(), "seen"
+    seen = weakref.ref(value)
+    assert local_of(sys._getframe(), "value") is value
+    assert local_of(sys._getframe(), "other") == other
+    assert local_of(sys._getframe(), "missing") is None
+    del value
+    assert seen() is None
+
+
+def test_what_a_program_holds_of_its_own_locals_stays() -> None:
+    value = 3
+    own = locals()
+    assert local_of(sys._getframe(), "value") == value
+    assert own["value"] == value

@@ -6,6 +6,7 @@ import re
 import sys
 import sysconfig
 from dataclasses import dataclass
+from inspect import CO_OPTIMIZED
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -56,6 +57,8 @@ class _Owners(dict[str, str]):
         return owner
 
 
+_REFERENCES_OF_COPY = 3
+"""By the frame, by the variable here, and by the call that counts them."""
 _OWNERS = _Owners()
 """Stacks of PyTorch are deep, and are looked through at each collective."""
 known_owner = _OWNERS.get
@@ -95,18 +98,19 @@ def is_of_program(file: str) -> bool:
 
 
 def owner_of(frame: FrameType | None) -> Any:
-    """Return what a library's method was called on whose frame this is; None if it has no self.
+    """Return what a method was called on whose frame this is; None if it has no self."""
+    return None if frame is None else local_of(frame, "self")
 
-    For functions that never ask for their own ``locals()``.
-    """
-    if frame is None:
-        return None
+
+def local_of(frame: FrameType, name: str) -> Any:
+    """Return a local variable of a frame, or None; nothing that it drops later is kept."""
     values = frame.f_locals
-    owner = values.get("self")
-    if type(values) is dict:
-        # Before Python 3.13 this is a copy, which would keep what the function drops.
+    value = values.get(name)
+    is_copy = type(values) is dict and frame.f_code.co_flags & CO_OPTIMIZED
+    if is_copy and sys.getrefcount(values) == _REFERENCES_OF_COPY:
+        # Before Python 3.13 a function's frame keeps it; nobody else asked for locals().
         values.clear()
-    return owner
+    return value
 
 
 def raised_at(error: BaseException) -> UserSite:

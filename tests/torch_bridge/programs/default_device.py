@@ -56,8 +56,11 @@ assert not has_data or found == [{"rank": 0}, {"rank": 1}]
 torch.cuda.seed()
 torch.rand(3, generator=torch.Generator("cuda"))
 assert torch.get_rng_state().device.type == torch.cuda.get_rng_state().device.type == "cpu"
-with torch.cuda.stream(torch.cuda.Stream()):
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
     x = x + x
+torch.cuda.current_stream().wait_stream(side)
 repr(x)
 query = torch.randn(2, 2, 16, 8)
 F.scaled_dot_product_attention(query, query, query, is_causal=True)

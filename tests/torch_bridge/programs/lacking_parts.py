@@ -369,6 +369,7 @@ def tensors_of_several_shapes_compute_as_on_the_host() -> None:
 def streams_and_events_of_any_device_are_the_simulated_ones() -> None:
     begin, end = (torch.Event(device, enable_timing=True) for device in ("cuda", None))
     stream = torch.Stream(device="cuda:0")
+    stream.wait_stream(torch.accelerator.current_stream())
     begin.record()
     with stream:
         x @ x

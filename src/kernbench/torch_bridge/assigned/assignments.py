@@ -107,14 +107,16 @@ class Assignments:
 
     def install(self, patches: Patches) -> None:
         """Keep what is assigned from now on for its process."""
-        patches.on_close(self.close)
         tell_of_calls(self._begin_setting, patches)
         tell_of_modules(self._note, patches)
         if CAN_SEE_CLASSES:
             tell_of_classes(self._note, patches)
 
     def close(self) -> None:
-        """Show what all have, at the end of a run."""
+        """Show what all have, at the end of a run, before anything that it replaced is restored.
+
+        Or what is restored in a table would count as a process's.
+        """
         self._leave()
 
     def meet(self, module: ModuleType) -> None:

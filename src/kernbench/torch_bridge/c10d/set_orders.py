@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import FrameType
 from typing import Any
 
-from kernbench.clock import frame_of_program
+from kernbench.clock import frame_of_program, local_of
 
 _MOST_FRAMES, _MOST_STEPS = 8, 6
 _KEEPING = frozenset(("enumerate", "frozenset", "iter", "list", "reversed", "set", "tuple", "zip"))
@@ -95,7 +95,8 @@ def _assigned_to(name: str, scope: ast.AST) -> Iterator[ast.expr]:
 def _value_of(node: ast.expr, frame: FrameType) -> Any:
     """Return what a name stands for, or an attribute that an object keeps; None if neither."""
     if isinstance(node, ast.Name):
-        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+        value = local_of(frame, node.id)
+        return frame.f_globals.get(node.id) if value is None else value
     if isinstance(node, ast.Attribute):
         return getattr(_value_of(node.value, frame), "__dict__", {}).get(node.attr)
     return None

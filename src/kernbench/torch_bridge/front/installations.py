@@ -112,7 +112,6 @@ def installations(programs: Programs) -> list[Installation]:
             "assigned",
             "what a process assigns to shared modules and classes, for it alone",
             programs.assignments.install,
-            after={"modules": "it ends first, so that others restore what they have replaced"},
         ),
     ]
 

@@ -169,6 +169,7 @@ class Programs:
                 self.globals.end()
                 self._files.close()
             finally:
+                self.assignments.close()
                 patches.close()
 
     def execute(self, name: str) -> ModuleType:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from kernbench.checks import Allowed, remedy
 from kernbench.clock import user_site
@@ -26,21 +27,24 @@ from kernbench.torch_bridge.placement.names import unobserved
 from kernbench.torch_bridge.placement.residence import storage_of
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from kernbench.clock import StreamCommand
     from kernbench.torch_bridge.ordering.order import OperationClock, ProcessOrder
     from kernbench.torch_bridge.processes.process import Process
 
 
-def contents_of_tensor(order: ProcessOrder, tensor: Tensor) -> Contents | None:
-    """Return what is known of a tensor's memory; None where that is not followed."""
+def _known_storage(tensor: Any) -> Any:
+    """Return what a tensor's elements are in; None for what has no such memory, as numbers."""
     try:
-        storage = storage_of(tensor)
+        return storage_of(tensor) if isinstance(tensor, Tensor) else None
     except (NotImplementedError, RuntimeError):
         return None
+
+
+def contents_of_tensor(order: ProcessOrder, tensor: Tensor) -> Contents | None:
+    """Return what is known of a tensor's memory; None where that is not followed."""
+    storage = _known_storage(tensor)
     # A tensor of several shapes has no layout of its own.
-    is_unknown = is_meta(tensor) or tensor.is_nested
+    is_unknown = storage is None or is_meta(tensor) or tensor.is_nested
     return None if is_unknown else contents_of(order, storage)
 
 
@@ -192,22 +196,25 @@ def touch_by_host(order: ProcessOrder, tensor: Tensor, name: str) -> None:
         touch_tensor(contents, tensor, TouchKind.READ, clock, name)
 
 
-def begin_copy(process: Process, host: Tensor, command: StreamCommand, *, writes: bool) -> None:
-    """Note that a copy reads or writes a tensor of pinned memory, and that the host goes on."""
-    if process.order is None and getattr(storage_of(host), "_kernbench_pinned", False):
+def begin_copy(process: Process, host: Any, command: StreamCommand, *, writes: bool) -> None:
+    """Note that a copy reads or writes a tensor of pinned memory, and that the host goes on.
+
+    What is copied may be a number, which CUDA takes with the call.
+    """
+    storage = None if process.order is not None else _known_storage(host)
+    if getattr(storage, "_kernbench_pinned", False):
         process.copies = [each for each in process.copies if not each[1].done]
-        process.copies.append((storage_of(host), command, writes, str(user_site())))
+        process.copies.append((storage, command, writes, str(user_site())))
 
 
 def look_at_copies(process: Process, used: Iterable[tuple[Any, bool]], what: str) -> None:
     """Say in the report if the host uses (tensor, whether it writes) what is being copied."""
     for tensor, writes in used:
-        try:
-            number = storage_of(tensor)._cdata
-        except (NotImplementedError, RuntimeError):
-            continue
-        for storage, command, is_written, site in process.copies:
-            if storage._cdata != number or not (writes or is_written) or command.done:
+        used_storage = _known_storage(tensor)
+        for storage, command, is_written, site in (
+            process.copies if used_storage is not None else ()
+        ):
+            if storage._cdata != used_storage._cdata or not (writes or is_written) or command.done:
                 continue
             process.host.reach()
             if not command.done:

@@ -33,11 +33,12 @@ class _Freed:
     """An attribute of a storage: when it goes, so does what the sanitizer knows of its memory."""
 
     def __init__(self, accesses: dict[int, Any], start: int, size_bytes: int) -> None:
-        self._accesses = accesses
         self._start, self._stop = start, start + size_bytes
+        self._accesses = accesses
 
     def __del__(self) -> None:
-        accesses = self._accesses
+        # Missing if an interrupt came before it was set; it is set last.
+        accesses: dict[int, Any] = getattr(self, "_accesses", {})
         for address in [each for each in accesses if self._start <= each < self._stop]:
             accesses.pop(address, None)
 
