@@ -101,6 +101,30 @@ def test_a_library_that_all_share_takes_nothing_of_the_rank_that_imports_it(
     assert seen(tmp_path) == [[1.0, "float", 100.0], [1.0, "float", 101.0]]
 
 
+@pytest.mark.adr("0226-D2")
+def test_what_a_library_registers_when_it_is_first_asked_all_have_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two tables of which one tells whether the other is filled."""
+    package = tmp_path / "site-packages" / "a_filling_library"
+    package.mkdir(parents=True)
+    (package / f"_native{EXTENSION_SUFFIXES[0]}").touch()
+    (package / "__init__.py").write_text(
+        "class Maker: pass\n"
+        "makers, passes = {}, {}\n"
+        "def known():\n"
+        "    if not makers:\n"
+        "        makers['cpu'], passes['cpu'] = Maker(), None\n"
+        "    return list(passes)\n"
+    )
+    monkeypatch.syspath_prepend(str(package.parent))
+    try:
+        simulated(PROGRAM, "library_that_fills_its_tables", tmp_path, nprocs=2)
+    finally:
+        sys.modules.pop("a_filling_library")
+    assert seen(tmp_path) == [["cpu"], ["cpu"]]
+
+
 @pytest.mark.adr("0226-D5")
 def test_what_runs_ranks_calls_none_of_their_functions(tmp_path: Path) -> None:
     simulated(PROGRAM, "functions_that_the_simulation_calls", tmp_path, nprocs=2)

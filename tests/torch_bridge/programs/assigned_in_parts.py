@@ -37,6 +37,18 @@ def library_that_takes_a_function(folder):
     Path(folder, f"rank{rank}.json").write_text(json.dumps(found))
 
 
+def library_that_fills_its_tables(folder):
+    """A library that is imported once for all, and asked by one rank after the other."""
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("gloo")
+    library = importlib.import_module("a_filling_library")
+    for asking in range(2):
+        dist.barrier()
+        if rank == asking:
+            Path(folder, f"rank{rank}.json").write_text(json.dumps(library.known()))
+    dist.barrier()
+
+
 def functions_that_the_simulation_calls(folder):
     """Builtins that both the program and whoever runs it call."""
     rank = int(os.environ["RANK"])
