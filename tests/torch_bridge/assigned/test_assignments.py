@@ -151,3 +151,16 @@ def test_assignments_that_fail_do_so_in_pythons_words(capfd: pytest.CaptureFixtu
     ]
     printed = capfd.readouterr().out.splitlines()
     assert sorted(printed) == sorted(2 * words)
+
+
+def test_what_a_run_replaces_in_tables_while_a_process_runs_is_restored(tmp_path: Path) -> None:
+    from torch._subclasses import fake_tensor
+
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch\n"
+        "torch.compile(lambda x: x + 1, backend='eager')(torch.ones(2, device='cuda'))\n"
+    )
+    simulated(program)
+    answers = fake_tensor._DISPATCH_META_HANDLERS
+    assert {each.__module__ for each in answers.values()} == {fake_tensor.__name__}
