@@ -58,6 +58,8 @@ CASES = {
     "or": lambda: list(set(WORDS[:9]) | set(WORDS[9:])),
     "minus": lambda: list(set(WORDS) - {"name3"}),
     "keys": lambda: list(dict.fromkeys(WORDS).keys() & set(WORDS)),
+    "lacking keys": lambda: list(dict.fromkeys(WORDS).keys() - {"name1"}),
+    "items": lambda: list(dict.fromkeys(WORDS, 1).items() ^ {("more", 1)}),
     "union": lambda: list(set().union(WORDS, ["more"])),
     "copy": lambda: list(copy.deepcopy(set(WORDS))),
     "pop": lambda: drained(set(WORDS)),
@@ -174,7 +176,7 @@ def compiled(folder):
     def whole(x):
         kept = set(WORDS[:2])
         kept.add("c")
-        return x + len(kept) + len({"d", "e"}), isinstance(kept, set)
+        return x + len(kept) + len({"d", "e"} | {"d": 1}.keys()), isinstance(kept, set)
 
     assert torch.compile(whole, backend="eager", fullgraph=True)(x)[0].tolist() == [6, 6]
     write(folder, results[0][1])

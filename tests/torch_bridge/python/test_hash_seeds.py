@@ -18,9 +18,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 pytest.importorskip("torch")
 
+from kernbench.cli.app import app
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.process import HERE
 from kernbench.torch_bridge.python.hash_seeds.sets import (
@@ -220,3 +222,10 @@ def test_pop_takes_what_was_added_since_and_not_what_was_removed() -> None:
         names.add("new")
         rest = [names.pop() for _ in range(len(names))]
     assert sorted(rest) == sorted({"5", "6", "7", "8", "new"} - {first})
+
+
+def test_folded_ranks_have_no_seeds_of_their_own() -> None:
+    options = ["torchrun", "--nproc-per-node", "2", "--no-data", "--fold", "--hash-seeds"]
+    result = CliRunner().invoke(app, [*options, str(PROGRAMS / PROGRAM), "orders"])
+    assert result.exit_code == 2
+    assert "--fold runs one rank for all that do the same, but with --hash-seeds" in result.output

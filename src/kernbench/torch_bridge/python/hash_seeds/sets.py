@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import copy
 import copyreg
+import operator
 import os
 from abc import ABCMeta
 from collections.abc import Callable, Iterator, Mapping
@@ -209,6 +210,10 @@ def _owning(method: Callable[..., Any]) -> Callable[..., Any]:
     return own
 
 
+OPERATORS = {name: _owning(getattr(operator, name)) for name in ("and_", "or_", "sub", "xor")}
+"""Operators that make a set of the views of a dictionary."""
+
+
 def _stand_for(own: Any, plain: type) -> None:
     """Let a type pass for one of Python's, and what its methods make be of it."""
     _OF_PLAIN[id(plain)] = own
@@ -249,6 +254,9 @@ def as_compiled(value: Any) -> Any:
     """
     if value is OwnSet or value is OwnFrozenSet:
         return value.__dict__[_KIND]
+    for name, function in OPERATORS.items():
+        if value is function:
+            return getattr(operator, name)
     if isinstance(value, _InOrder) or value is hash_of:
         from torch._dynamo.exc import Unsupported
 
