@@ -107,7 +107,7 @@ def _in_order(values: Any) -> list[Any]:
     return [value for *_, value in sorted(places, key=itemgetter(0, 1, 2))]
 
 
-class _Kind(ABCMeta):
+class _KindOfSet(ABCMeta):
     """The class of the types, to which a plain set belongs, and which are equal to Python's.
 
     It is an abstract class's, so that programs may combine them with abstract classes.
@@ -161,7 +161,7 @@ class _InOrder:
         return kind(copy.deepcopy(list(self), memo))
 
 
-class OwnSet(_InOrder, builtins.set[Any], metaclass=_Kind):
+class OwnSet(_InOrder, builtins.set[Any], metaclass=_KindOfSet):
     """A ``set``."""
 
     __slots__ = ("_to_pop",)
@@ -186,7 +186,7 @@ class OwnSet(_InOrder, builtins.set[Any], metaclass=_Kind):
         return object.__getstate__(self)
 
 
-class OwnFrozenSet(_InOrder, builtins.frozenset[Any], metaclass=_Kind):
+class OwnFrozenSet(_InOrder, builtins.frozenset[Any], metaclass=_KindOfSet):
     """A ``frozenset``."""
 
     __slots__ = ()
@@ -219,7 +219,7 @@ def _stand_for(own: Any, plain: type) -> None:
     _OF_PLAIN[id(plain)] = own
     own.__name__, own.__qualname__, own.__module__ = plain.__name__, plain.__name__, "builtins"
     own.__doc__ = plain.__doc__
-    for holder in (_Kind, _InOrder, own):
+    for holder in (_KindOfSet, _InOrder, own):
         for name, function in list(vars(holder).items()):
             if isinstance(function, FunctionType) and not hasattr(function, "__wrapped__"):
                 setattr(holder, name, unseen(function))
@@ -240,8 +240,8 @@ def _reduced(cls: type) -> Any:
 
 def install(patches: Patches) -> None:
     """Let the types be pickled, and copied."""
-    copyreg.pickle(_Kind, _reduced)
-    patches.on_close(copyreg.dispatch_table.pop, _Kind, None)
+    copyreg.pickle(_KindOfSet, _reduced)
+    patches.on_close(copyreg.dispatch_table.pop, _KindOfSet, None)
     copies = copy._copy_dispatch  # type: ignore[attr-defined]
     patches.on_close(copies.__setitem__, builtins.set, copies[builtins.set])
     copies[builtins.set] = methodcaller("copy")
