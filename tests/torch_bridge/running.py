@@ -28,6 +28,7 @@ def simulated(
     data: bool = True,
     private: Sequence[str] = (),
     num_nodes: int = 1,
+    hash_seeds: bool = False,
     **options: Any,
 ) -> RuntimeContext:
     """Run a program of the folder (or a path) in this process and return its run.
@@ -42,7 +43,16 @@ def simulated(
     with context, warnings.catch_warnings():
         warnings.simplefilter("default")
         argv = [str(path), *map(str, args)]
-        run_torchrun(context, path, code, argv, nprocs, private=private, num_nodes=num_nodes)
+        run_torchrun(
+            context,
+            path,
+            code,
+            argv,
+            nprocs,
+            private=private,
+            num_nodes=num_nodes,
+            hash_seeds=hash_seeds,
+        )
     return context
 
 

@@ -62,6 +62,7 @@ def run_torchrun(
     num_nodes: int = 1,
     max_restarts: int = 0,
     log_dir: Path | None = None,
+    hash_seeds: bool = False,
 ) -> None:
     """Run a program as ``torchrun --nproc-per-node nprocs FILE ARGS`` would, inside ``context``.
 
@@ -73,7 +74,8 @@ def run_torchrun(
     in the folder ``log_dir`` a file per node has all of it.
     ``module`` is the program's name if it is run as ``python -m`` would; ``variables`` override the
     environment variables of the launcher. Each rank imports the packages ``private`` for itself, in
-    addition to those that it would import for itself anyway (ADR-0113).
+    addition to those that it would import for itself anyway (ADR-0113). With ``hash_seeds``
+    each has its own order of sets of strings in what it imports for itself (ADR-0227).
 
     When a rank fails, all are started again, up to ``max_restarts`` times, with
     ``TORCHELASTIC_RESTART_COUNT`` in their environment; where they go on is up to the program.
@@ -105,4 +107,5 @@ def run_torchrun(
         num_nodes=num_nodes,
         max_restarts=max_restarts,
         log_dir=log_dir,
+        has_seeds=hash_seeds,
     )

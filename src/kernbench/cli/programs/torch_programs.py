@@ -95,6 +95,13 @@ class TorchrunOptions(given.ProgramOptions):
             metavar="PACKAGE", help="A package that each rank imports for itself; repeatable."
         ),
     ] = None
+    hash_seeds: Annotated[
+        bool,
+        typer.Option(
+            "--hash-seeds",
+            help="Let each rank have its own order of sets of strings, as processes have.",
+        ),
+    ] = False
 
 
 def torchrun(options: TorchrunOptions) -> int:
@@ -115,6 +122,11 @@ def torchrun(options: TorchrunOptions) -> int:
         ranks = None if nprocs == 1 or nnodes > 1 else nprocs
         machine, changes = options.load_machine(name, ranks)
         check_nodes(machine, nprocs, nnodes)
+        if is_folded(options) and options.hash_seeds:
+            raise UsageError(
+                "--fold runs one rank for all that do the same, but with --hash-seeds each goes "
+                "over sets of strings in an order of its own: leave one of them out"
+            )
         if is_folded(options):
             asked = "--nproc-per-node, and --nnodes for several nodes"
             check_folding(options.data, nnodes * nprocs, machine, asked)
@@ -175,6 +187,7 @@ def _run(
                 num_nodes=nnodes,
                 max_restarts=options.max_restarts,
                 log_dir=log_dir,
+                hash_seeds=options.hash_seeds,
             )
         except SystemExit as end:
             return exit_status(end)

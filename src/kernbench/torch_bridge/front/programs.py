@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import spec_from_file_location
+from itertools import count
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,7 @@ from kernbench.torch_bridge.processes.gpu_trace import sanitizer_of
 from kernbench.torch_bridge.processes.host import Disturbed
 from kernbench.torch_bridge.processes.library_state import LibraryStates
 from kernbench.torch_bridge.processes.process import HERE, Process, _Here, current
-from kernbench.torch_bridge.python import environ, locks, queues
+from kernbench.torch_bridge.python import environ, hash_seeds, locks, queues
 from kernbench.torch_bridge.python.endings import leave, live
 from kernbench.torch_bridge.python.loggers import ProcessLoggers
 from kernbench.torch_bridge.python.modules import ProcessModules
@@ -103,19 +104,24 @@ class Programs:
         package: str | None = None,
         private: Collection[str] = (),
         log_dir: Path | None = None,
+        has_seeds: bool = False,
     ) -> None:
         self.session = session
         self._context = context
         self._package = package
         """The package of a program that is run as a module; None for a file."""
         self._path = path
-        self._code = code
+        self.has_seeds = has_seeds
+        """Whether each rank has its own hash seed."""
+        self._num_seeds = count()
+        self._code = hash_seeds.compiled(path.read_bytes(), str(path)) if has_seeds else code
         self.output = (shown, with_rank, log_dir)
         """The ranks whose output is shown, whether lines are prefixed with ranks, and the folder
         of the nodes' logs."""
         set_already = environ.variables()
         variables = environ.encoded(helion_kernels.VARIABLES) | set_already
         self._base = Process(session, 0, variables)
+        self._base.hash_seed = self._new_seed(variables)
         self.globals = Globals(self._base)
         self.states = LibraryStates(self._base)
         late = {
@@ -125,7 +131,9 @@ class Programs:
         }
         self.assignments = Assignments(self._base)
         packages = Packages(private)
-        self.modules = ProcessModules(self._base, self.states, packages, self.assignments, late)
+        self.modules = ProcessModules(
+            self._base, self.states, packages, self.assignments, late, has_seeds
+        )
         self.loggers = ProcessLoggers(self._base)
         self.threads = RankThreads(inside, self._enter, self.assignments.pause)
         self._files = LeftOpen()
@@ -176,6 +184,8 @@ class Programs:
         """Execute the program as the module ``name`` of the calling process."""
         module = ModuleType(name)
         module.__dict__.update(__file__=str(self._path), __builtins__=builtins)
+        if self.has_seeds:
+            module.__dict__.update(hash_seeds.NAMES)
         if self._package is not None:
             module.__package__ = self._package
             name_of_spec = f"{self._package}.{self._path.stem}".lstrip(".")
@@ -253,7 +263,18 @@ class Programs:
             parent = current()
             process.precision = parent.precision
             process.signals.handlers.update(parent.signals.handlers)
+            process.hash_seed = parent.hash_seed
+        else:
+            process.hash_seed = self._new_seed(environment)
         return process
+
+    def _new_seed(self, environment: Mapping[Any, Any]) -> bytes | None:
+        """Return the hash seed of a process that starts with such variables; None without seeds."""
+        if not self.has_seeds:
+            return None
+        seed = hash_seeds.seed_of(environment, f"process {next(self._num_seeds)}")
+        self.session.hash_seeds.append(seed)
+        return seed
 
     def _carrier(self, process: Process) -> Carrier:
         name = f"rank {process.rank}"
@@ -407,6 +428,7 @@ def run_torchrun(
     num_nodes: int,
     max_restarts: int,
     log_dir: Path | None = None,
+    has_seeds: bool = False,
 ) -> None:
     """Run a program; see :func:`kernbench.torch_bridge.run_torchrun`."""
     session = Session(context.run)
@@ -414,7 +436,9 @@ def run_torchrun(
     package = None if module is None else module.rpartition(".")[0]
     if module is not None and path.name == "__main__.py":
         package = module
-    programs = Programs(session, context, path, code, shown, with_rank, package, private, log_dir)
+    programs = Programs(
+        session, context, path, code, shown, with_rank, package, private, log_dir, has_seeds
+    )
     num_ranks = nprocs * num_nodes
     variables = {
         "RANK": "{rank}",

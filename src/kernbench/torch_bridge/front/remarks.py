@@ -91,12 +91,27 @@ def _of_what_ran_instead(session: Session) -> list[str]:
 def _of_processes(session: Session) -> list[str]:
     """Return lines about what processes would have that ranks have not."""
     lines = []
-    if session.by_sets:
-        where = ", ".join(session.by_sets)
+    seeds, where = session.hash_seeds, ", ".join(session.by_sets)
+    if seeds:
+        # The first is that of the process that starts them.
+        alike = len(seeds) > 2 and len(set(seeds[1:])) == 1
         lines.append(
-            f"collectives follow the order of a set of strings at {where}: ranks have one order "
-            "here, as they share one hash seed, but processes have one each (PYTHONHASHSEED), and "
-            "would reduce other tensors or hang; go over sorted(...) of it"
+            "sets of strings that ranks' own modules make, and hash() there, followed each rank's "
+            "own hash seed (--hash-seeds)"
+            + (", and all were alike, as PYTHONHASHSEED is set" if alike else "")
+            + "; what shared libraries make has one order"
+        )
+    if where:
+        lines.append(
+            f"collectives follow the order of a set of strings at {where}: "
+            + (
+                "ranks have an order each, by their hash seeds, as processes have, and reduce "
+                "other tensors or hang; go over sorted(...) of it"
+                if seeds
+                else "ranks have one order here, as they share one hash seed, but processes have "
+                "one each (PYTHONHASHSEED), and would reduce other tensors or hang: --hash-seeds "
+                "shows it; go over sorted(...) of it"
+            )
         )
     if not CAN_SEE_CLASSES and session.run.world_size > 1:
         lines.append(

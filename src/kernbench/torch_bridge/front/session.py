@@ -75,6 +75,8 @@ class Session:
         """Lines of the program that have called collectives."""
         self.by_sets: dict[str, None] = {}
         """Lines of loops over sets of strings in which it does."""
+        self.hash_seeds: list[bytes] = []
+        """Those of its ranks, where each has its own."""
         self.has_even_choices = False
         """Whether a choice of unknown numbers was taken to be even (ADR-0193)."""
         self.even_choices: dict[str, None] = {}

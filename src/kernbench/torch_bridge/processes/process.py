@@ -138,6 +138,8 @@ class Process:
         """The SIP that is device 0 of its host."""
         self.environ = environ
         """Its environment variables, encoded as ``os.environ`` keeps them."""
+        self.hash_seed: bytes | None = None
+        """What its sets of strings are in the order of; None: of the real process's seed."""
         self.state: RankState = session.run.rank_state
         """The runtime's state of the rank."""
         self.host = host_of(session.run, rank)

@@ -8,6 +8,7 @@ import importlib.machinery
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
 from itertools import repeat
 from types import ModuleType
 from typing import Any, SupportsIndex
@@ -16,7 +17,8 @@ from kernbench.torch_bridge.assigned import Assignments
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.library_state import LibraryStates
 from kernbench.torch_bridge.processes.process import HERE, Process
-from kernbench.torch_bridge.python import benchmarks, import_locks
+from kernbench.torch_bridge.python import benchmarks, hash_seeds, import_locks
+from kernbench.torch_bridge.python.hash_seeds import SeededLoader
 from kernbench.torch_bridge.python.packages import Packages
 
 
@@ -53,8 +55,11 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         packages: Packages,
         assignments: Assignments,
         late: Mapping[str, Callable[[ModuleType, Patches], None]],
+        has_seeds: bool = False,
     ) -> None:
         self._base = base
+        self._has_seeds = has_seeds
+        """Whether each process has its own order of sets."""
         self._late = {benchmarks.MODULE: benchmarks.patch, **late}
         """What is patched in shared modules when programs import them, by module."""
         self._states = states
@@ -78,6 +83,8 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         patches.set(sys, "meta_path", _Finders([self, *sys.meta_path]))
         self._see()
         patches.on_close(self._forget)
+        if self._has_seeds:
+            hash_seeds.install(patches)
         for name, patch in self._late.items():
             # Imported by an earlier run of this process.
             if name in sys.modules:
@@ -170,6 +177,8 @@ class ProcessModules(importlib.abc.MetaPathFinder):
             if fullname not in self._own:
                 self._own.add(fullname)
                 self._names.append(fullname)
+            if self._has_seeds and type(spec.loader) is SourceFileLoader:
+                spec.loader = SeededLoader(spec.loader.name, spec.loader.path)
         elif spec.loader is not None and hasattr(spec.loader, "exec_module"):
             self._shared.add(fullname)
             spec.loader = _BaseLoader(spec.loader, self)

@@ -1,0 +1,9 @@
+"""Sets of strings in an order of each rank, as processes with hash seeds of their own have them.
+
+``sets`` are the types that a rank's own modules use, ``loading`` is how these modules get them.
+"""
+
+from kernbench.torch_bridge.python.hash_seeds.loading import NAMES, SeededLoader, compiled
+from kernbench.torch_bridge.python.hash_seeds.sets import as_compiled, install, seed_of
+
+__all__ = ["NAMES", "SeededLoader", "as_compiled", "compiled", "install", "seed_of"]
