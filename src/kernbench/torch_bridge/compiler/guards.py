@@ -21,7 +21,7 @@ from kernbench.torch_bridge.device.tensors import device_of
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.compiling import Views
 from kernbench.torch_bridge.processes.process import Process, current
-from kernbench.torch_bridge.python.hash_seeds import as_compiled
+from kernbench.torch_bridge.python.hash_seeds import plain_where_compiled
 
 
 def install(patches: Patches, views: Views) -> None:
@@ -134,7 +134,7 @@ def _as_its_own(original: Callable[..., Any], views: Views) -> Callable[..., Any
 
     @functools.wraps(original)
     def wrap(self: Any, value: Any) -> Any:
-        return original(self, as_compiled(views.own_of(value)))
+        return original(self, plain_where_compiled(views.own_of(value)))
 
     return wrap
 

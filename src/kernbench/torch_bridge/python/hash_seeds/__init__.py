@@ -4,6 +4,6 @@
 """
 
 from kernbench.torch_bridge.python.hash_seeds.loading import NAMES, SeededLoader, compiled
-from kernbench.torch_bridge.python.hash_seeds.sets import as_compiled, install, seed_of
+from kernbench.torch_bridge.python.hash_seeds.sets import install, plain_where_compiled, seed_of
 
-__all__ = ["NAMES", "SeededLoader", "as_compiled", "compiled", "install", "seed_of"]
+__all__ = ["NAMES", "SeededLoader", "compiled", "install", "plain_where_compiled", "seed_of"]

@@ -247,7 +247,7 @@ def install(patches: Patches) -> None:
     copies[builtins.set] = methodcaller("copy")
 
 
-def as_compiled(value: Any) -> Any:
+def plain_where_compiled(value: Any) -> Any:
     """Return what PyTorch's compiler takes for a value: sets that compiled code makes are plain.
 
     It loses what is put into a set of a class of Python's.
