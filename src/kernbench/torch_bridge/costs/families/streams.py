@@ -64,7 +64,7 @@ def key(costs: OperationCosts, call: Call) -> Streams:
         stream = spread_out(costs, stream, result, spread_bytes(given, result))
     if rule.clones:
         return Stream(written, written), stream
-    return (*_copies(costs, [call.args[each] for each in rule.copies]), stream)
+    return (*copies(costs, call), stream)
 
 
 def spread_out(costs: OperationCosts, stream: Stream, result: Any, spread: int) -> Stream:
@@ -77,9 +77,10 @@ def spread_out(costs: OperationCosts, stream: Stream, result: Any, spread: int) 
     return Stream(stream.read, stream.written, most_elements((result,)), spread=spread)
 
 
-def _copies(costs: OperationCosts, operands: Iterable[Any]) -> Iterator[Stream]:
-    """Yield the copies that make operands contiguous, the last operand first."""
-    for each in reversed([*operands]):
+def copies(costs: OperationCosts, call: Call) -> Iterator[Stream]:
+    """Yield the copies that make operands of a call contiguous, the last operand first."""
+    for position in reversed(rule_of(call.func).copies):
+        each = call.args[position]
         if has_steps(each) and not each.is_contiguous():
             copy = Stream(each.nbytes, each.nbytes)
             yield spread_out(costs, copy, each, spread_of_copy(each))
