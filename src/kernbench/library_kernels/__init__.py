@@ -11,6 +11,7 @@ from kernbench.library_kernels.attention import (
     flash_launches,
     ragged_launches,
 )
+from kernbench.library_kernels.blocks import BlockLaunch, Sweep, time_blocks, wait_us
 from kernbench.library_kernels.choice import KernelChoice, fastest, times_of
 from kernbench.library_kernels.convolution import (
     Convolution,
@@ -64,6 +65,7 @@ __all__ = [
     "ELEMENTS_OF_BLOCK",
     "AttentionProblem",
     "AutogradPhase",
+    "BlockLaunch",
     "Convolution",
     "ConvolutionPass",
     "ExpertLoad",
@@ -81,6 +83,7 @@ __all__ = [
     "Product",
     "Reuse",
     "Splits",
+    "Sweep",
     "Tiles",
     "Trip",
     "attention_kernels",
@@ -118,6 +121,8 @@ __all__ = [
     "sequence_convolution",
     "stream",
     "streamed",
+    "time_blocks",
     "time_kernel",
     "times_of",
+    "wait_us",
 ]
