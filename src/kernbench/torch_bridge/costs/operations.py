@@ -11,6 +11,7 @@ from torch import Tensor, float4_e2m1fn_x2, strided
 
 from kernbench.dtypes import float32, int8
 from kernbench.torch_bridge.base.dtypes import kernel_dtype
+from kernbench.torch_bridge.costs.aten import launches_of
 from kernbench.torch_bridge.costs.attention import AttentionCosts, FlashAttentionCosts
 from kernbench.torch_bridge.costs.by_bytes import chain_ps, timing_by_bytes, vector_ps
 from kernbench.torch_bridge.costs.cold_operands import cold_operands
@@ -18,6 +19,7 @@ from kernbench.torch_bridge.costs.convolutions import ConvolutionCosts, is_plana
 from kernbench.torch_bridge.costs.factorizations import factorization_of
 from kernbench.torch_bridge.costs.gemm import GemmCosts
 from kernbench.torch_bridge.costs.given_shapes import GivenShapes
+from kernbench.torch_bridge.costs.library import timing_of_blocks
 from kernbench.torch_bridge.costs.norms import NormWeightCosts, rows_ps
 from kernbench.torch_bridge.costs.products import (
     CONVOLUTIONS,
@@ -233,6 +235,9 @@ class OperationCosts:
             self.unknown[operation.name] += 1
         given = (*args, *kwargs.values()) if kwargs else args
         sip = self._machine.sip_at(sip_id)
+        by_blocks = self._by_blocks(func, rule, operation, args, kwargs, result, sip_id)
+        if by_blocks is not None:
+            return by_blocks
         if rule.sorts:
             read, written = bytes_of_sort(args, kwargs)
         else:
@@ -285,6 +290,32 @@ class OperationCosts:
                 found = in_turn(copy or timing_by_bytes(operation.name, sip, size, size), found)
             if summed:
                 found = in_turn(found, self._norm_weights.timing(args[0], summed, sip_id))
+            self._by_bytes[key] = found
+        return found
+
+    def _by_blocks(
+        self,
+        func: Any,
+        rule: CostRule,
+        operation: Operation,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        sip_id: int,
+    ) -> OperationTiming | None:
+        """Return the schedules of kernels whose blocks are known, None of others."""
+        sip = self._machine.sip_at(sip_id)
+        launches = launches_of(func, args, kwargs, result, sip)
+        if launches is None:
+            return None
+        copied = tuple(_copied(rule, args))
+        key = (operation.name, sip_id, tuple(launches), copied)
+        found = self._by_bytes.get(key)
+        if found is None:
+            found = timing_of_blocks(operation.name, launches, sip)
+            for made, size, spread in copied:
+                copy = self._scattered.timing(operation.name, made, size, size, sip_id, spread)
+                found = in_turn(copy or timing_by_bytes(operation.name, sip, size, size), found)
             self._by_bytes[key] = found
         return found
 

@@ -1,0 +1,67 @@
+"""Norms of groups and of channels: moments by a block each, then an operation on all elements.
+
+Sources: ``group_norm_kernel.cu``; ``batch_norm_collect_statistics_kernel`` and
+``batch_norm_transform_input_kernel`` of ``Normalization.cuh``.
+"""
+
+from __future__ import annotations
+
+from kernbench.library_kernels.aten.rows import moments_of
+from kernbench.library_kernels.aten.unlike import unlike
+from kernbench.library_kernels.blocks import BlockLaunch, Sweep
+
+_MOST_THREADS = 512
+_TRANSFORMS = 256 << 10
+"""Blocks that transform an image at most, those of all channels together."""
+
+
+def group_norm(groups: int, channels: int, elements: int, itemsize: int) -> tuple[BlockLaunch, ...]:
+    """Return the launches of a group norm; ``groups`` and ``channels`` are of the whole batch.
+
+    Moments by a block for each group, a scale and a shift for each channel, and their broadcast
+    over all elements.
+    """
+    size = elements * itemsize
+    return (
+        moments_of(groups, size // groups, itemsize),
+        unlike(channels, 4 * channels * itemsize, 2 * channels * itemsize),
+        unlike(elements, size + 2 * channels * itemsize, size),
+    )
+
+
+def batch_norm(
+    batch: int, channels: int, positions: int, itemsize: int, trains: bool
+) -> tuple[BlockLaunch, ...]:
+    """Return the launches of a batch norm of contiguous planes, without the vendor's library."""
+    size = batch * channels * positions * itemsize
+    across = _threads(positions)
+    collected = BlockLaunch(
+        name="batch_norm_statistics",
+        blocks=channels,
+        threads=across * (_MOST_THREADS // across),
+        sweeps=(Sweep(loaded_bytes=size / channels, under_way=_MOST_THREADS * itemsize),),
+        hbm_read_bytes=size,
+    )
+    across = max(_threads(positions // 4), min(_threads(positions), 64))
+    along = max(64 // across, 1)
+    blocks = channels * max(1, min(_TRANSFORMS // channels, -(-batch // along)))
+    transformed = BlockLaunch(
+        name="batch_norm_transform",
+        blocks=blocks,
+        threads=across * along,
+        sweeps=(
+            Sweep(
+                loaded_bytes=size / blocks,
+                under_way=across * along * itemsize,
+                stored_bytes=size / blocks,
+            ),
+        ),
+        hbm_read_bytes=size,
+        hbm_written_bytes=size,
+    )
+    return (collected, transformed) if trains else (transformed,)
+
+
+def _threads(elements: int) -> int:
+    """Return the threads that ATen has for so many elements."""
+    return next((each for each in (32, 64, 128, 256) if elements <= each), _MOST_THREADS)
