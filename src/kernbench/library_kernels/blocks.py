@@ -63,6 +63,8 @@ class BlockLaunch:
     hbm_read_bytes: float
     """Of all blocks, each time that they come from HBM."""
     hbm_written_bytes: float = 0.0
+    hbm_share: float = 1.0
+    """Of a stream's bandwidth: less where blocks take short runs of bytes far from each other."""
 
     flops = 0
     """Of the matrix engines."""
@@ -101,7 +103,7 @@ def time_blocks(
     if reuse is not None:
         moved = reuse.from_memory(*moved, sip)
     read, written = map(round, moved)
-    hbm_us = max(sip.hbm_stream_ps(read + written), sip.hbm_load_ps(read)) / 1e6
+    hbm_us = max(sip.hbm_stream_ps(read + written), sip.hbm_load_ps(read)) / 1e6 / launch.hbm_share
     start_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
     start_us = (start_ps + sip.hbm_latency_ps) / 1e6
     busy_us = norm_of((tiles_us, cache_us, hbm_us), _OVERLAP)

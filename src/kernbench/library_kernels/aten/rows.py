@@ -37,6 +37,12 @@ _IN_SHARED_MEMORY = 48 << 10
 """Bytes that a block has without asking for more."""
 _EXCHANGE_CYCLES = 300
 """In which 1024 threads combine a value each by shuffles, shared memory and barriers."""
+_EARLY_CYCLES = 1500
+"""The same before 2.4: a warp goes over shared memory one value after another."""
+_WITH_STORES = 4 / 3
+"""What a row takes of the cache, relative to its bytes: results come in while it is still needed.
+Of neusight-vec's layer norms and softmax, rows of A100 and L4 ask for 1.25 to 1.4, of V100 for
+0.9."""
 
 
 def layer_norm(rows: int, cols: int, itemsize: int, sip: SipSpec) -> tuple[BlockLaunch, ...]:
@@ -82,26 +88,47 @@ def moments_of(rows: int, row_bytes: int, itemsize: int) -> BlockLaunch:
     )
 
 
-def softmax(rows: int, cols: int, itemsize: int, sip: SipSpec) -> BlockLaunch:
-    """Return the launch of a softmax or log-softmax over the last dim of contiguous rows."""
+def softmax(
+    rows: int, cols: int, itemsize: int, sip: SipSpec, is_early: bool = False
+) -> BlockLaunch:
+    """Return the launch of a softmax or log-softmax over the last dim of contiguous rows.
+
+    ``is_early``: by a release before 2.4, which kept no row in shared memory (PyTorch, pull request
+    122970).
+    """
     row = cols * itemsize
     if cols <= _IN_REGISTERS and row <= _IN_REGISTERS * 4:
         return _in_registers(rows, row, row, 2 if cols <= _SHORT else 1)
-    threads = min(cols, _SOFTMAX_THREADS)
-    sweep = Sweep(loaded_bytes=row, under_way=threads * _WIDE_BYTES)
+    threads, trips = min(cols, _SOFTMAX_THREADS), -(-row // (_SOFTMAX_THREADS * _WIDE_BYTES))
+    if is_early:
+        threads, trips = _early_trips(cols, itemsize)
+    sweep = Sweep(loaded_bytes=row, under_way=row / trips)
     launch = BlockLaunch(
         name="softmax",
         blocks=rows,
         threads=threads,
         sweeps=(sweep,),
-        serial_cycles=2 * _EXCHANGE_CYCLES,
+        serial_cycles=2 * (_EARLY_CYCLES if is_early else _EXCHANGE_CYCLES),
         hbm_read_bytes=rows * row,
         hbm_written_bytes=rows * row,
     )
-    if row < _IN_SHARED_MEMORY and row % _WIDE_BYTES == 0:
+    if not is_early and row < _IN_SHARED_MEMORY and row % _WIDE_BYTES == 0:
         return replace(launch, sweeps=(replace(sweep, stored_bytes=row),))
     launch = replace(launch, sweeps=(sweep, sweep, replace(sweep, stored_bytes=row)))
     return _reread(launch, row, sip)
+
+
+def _early_trips(cols: int, itemsize: int) -> tuple[int, int]:
+    """Return the threads of a block before 2.4, and the trips of each of its loops over a row.
+
+    Vectors of all threads first, then what is left, an element a thread.
+    """
+    wide = _WIDE_BYTES // itemsize
+    threads = 32
+    while threads < min(cols // wide, _SOFTMAX_THREADS) // 2:
+        threads *= 2
+    left = cols % (wide * threads)
+    return threads, cols // (wide * threads) + -(-left // threads) + (cols % wide > 0)
 
 
 def softmax_backward(rows: int, cols: int, itemsize: int, sip: SipSpec) -> BlockLaunch:
@@ -169,9 +196,15 @@ def _in_registers(rows: int, loaded: int, stored: int, rows_of_warp: int) -> Blo
 
 
 def _reread(launch: BlockLaunch, block_bytes: float, sip: SipSpec) -> BlockLaunch:
-    """Return a launch whose sweeps but the first find what the cache holds of its blocks."""
-    under_way = min(launch.blocks, launch.resident(sip) * sip.num_pes) * block_bytes
-    kept = kept_share(under_way, sip)
+    """Return a launch whose sweeps but the first find what caches hold of its blocks.
+
+    A PE's own cache holds those of its blocks, or the shared cache those of all.
+    """
+    of_pe = min(launch.resident(sip), launch.blocks) * block_bytes * _WITH_STORES
+    kept = kept_share(min(of_pe * sip.num_pes, launch.blocks * block_bytes * _WITH_STORES), sip)
+    if sip.cache is not None:
+        near = (sip.pe.tcm_kib - sip.pe.register_kib) * 1024 * float(sip.cache.retained_share)
+        kept = max(kept, min(2 - of_pe / near, 1.0))
     first, *others = launch.sweeps
     return replace(
         launch,
