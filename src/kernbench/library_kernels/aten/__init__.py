@@ -4,6 +4,7 @@ from kernbench.library_kernels.aten.losses import nll_loss
 from kernbench.library_kernels.aten.planes import batch_norm, group_norm
 from kernbench.library_kernels.aten.reductions import Reduction, reduction
 from kernbench.library_kernels.aten.rows import (
+    IN_SHARED_MEMORY,
     layer_norm,
     softmax,
     softmax_backward,
@@ -13,6 +14,7 @@ from kernbench.library_kernels.aten.scans import scan
 from kernbench.library_kernels.aten.unlike import unlike
 
 __all__ = [
+    "IN_SHARED_MEMORY",
     "Reduction",
     "batch_norm",
     "group_norm",

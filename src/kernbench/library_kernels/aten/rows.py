@@ -33,8 +33,10 @@ _WARPS = 4
 _SHORT = 128
 _SOFTMAX_THREADS = 1024
 _WIDE_BYTES = 16
-_IN_SHARED_MEMORY = 48 << 10
-"""Bytes that a block has without asking for more."""
+_SHARED_BYTES = 48 << 10
+"""Shared memory that a block has without asking for more."""
+IN_SHARED_MEMORY = (2, 4)
+"""The first release that keeps rows there (PyTorch, pull request 122970)."""
 _EXCHANGE_CYCLES = 300
 """In which 1024 threads combine a value each by shuffles, shared memory and barriers."""
 _EARLY_CYCLES = 1500
@@ -93,8 +95,7 @@ def softmax(
 ) -> BlockLaunch:
     """Return the launch of a softmax or log-softmax over the last dim of contiguous rows.
 
-    ``is_early``: by a release before 2.4, which kept no row in shared memory (PyTorch, pull request
-    122970).
+    ``is_early``: by a release before :data:`IN_SHARED_MEMORY`.
     """
     row = cols * itemsize
     if cols <= _IN_REGISTERS and row <= _IN_REGISTERS * 4:
@@ -112,7 +113,7 @@ def softmax(
         hbm_read_bytes=rows * row,
         hbm_written_bytes=rows * row,
     )
-    if not is_early and row < _IN_SHARED_MEMORY and row % _WIDE_BYTES == 0:
+    if not is_early and row < _SHARED_BYTES and row % _WIDE_BYTES == 0:
         return replace(launch, sweeps=(replace(sweep, stored_bytes=row),))
     launch = replace(launch, sweeps=(sweep, sweep, replace(sweep, stored_bytes=row)))
     return _reread(launch, row, sip)

@@ -155,6 +155,7 @@ class OperationCosts:
         else:
             found = self.attention.timing(func, name, args, kwargs, sip_id)
         found = found or self._factorized(name, args, result, sip_id)
+        found = found or self._by_blocks(func, operation, args, kwargs, result, sip_id)
         return found or self._streamed(func, operation, args, kwargs, result, sip_id)
 
     def _factorized(self, name: str, args: Any, result: Any, sip_id: int) -> OperationTiming | None:
@@ -235,9 +236,6 @@ class OperationCosts:
             self.unknown[operation.name] += 1
         given = (*args, *kwargs.values()) if kwargs else args
         sip = self._machine.sip_at(sip_id)
-        by_blocks = self._by_blocks(func, rule, operation, args, kwargs, result, sip_id)
-        if by_blocks is not None:
-            return by_blocks
         if rule.sorts:
             read, written = bytes_of_sort(args, kwargs)
         else:
@@ -296,7 +294,6 @@ class OperationCosts:
     def _by_blocks(
         self,
         func: Any,
-        rule: CostRule,
         operation: Operation,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -305,10 +302,13 @@ class OperationCosts:
     ) -> OperationTiming | None:
         """Return the schedules of kernels whose blocks are known, None of others."""
         sip = self._machine.sip_at(sip_id)
+        if self._machine.spec.kernel_library is None:
+            # No GPU: kernels of its own, whatever these are.
+            return None
         launches = launches_of(func, args, kwargs, result, sip)
         if launches is None:
             return None
-        copied = tuple(_copied(rule, args))
+        copied = tuple(_copied(rule_of(func), args))
         key = (operation.name, sip_id, tuple(launches), copied)
         found = self._by_bytes.get(key)
         if found is None:

@@ -26,7 +26,7 @@ def launches_of(
 ) -> Launches:
     """Return the launches of a call; None where no geometry is known."""
     family = _FAMILIES.get(func._schema.name.removeprefix("aten::"))
-    if family is None or sip.pe.warps is None or not _is_dense(args[0]):
+    if family is None or not _is_dense(args[0]):
         return None
     names = (each.name for each in func._schema.arguments)
     return family(dict(zip(names, args, strict=False)) | kwargs, result, sip)
@@ -46,7 +46,8 @@ def _softmax(given: Arguments, result: Any, sip: SipSpec) -> Launches:
     outer, cols, inner = _around(x, given["dim"])
     if inner > 1:
         return (aten.spatial_softmax(outer, cols, inner, x.element_size(), sip),)
-    return (aten.softmax(outer, cols, x.element_size(), sip),)
+    is_early = release_of_kernels() < aten.IN_SHARED_MEMORY
+    return (aten.softmax(outer, cols, x.element_size(), sip, is_early),)
 
 
 def _softmax_backward(given: Arguments, result: Any, sip: SipSpec) -> Launches:
