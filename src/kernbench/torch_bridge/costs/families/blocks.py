@@ -1,35 +1,58 @@
-"""Calls of operations as launches of ATen's own kernels, whose geometry is known."""
+"""Operations that are ATen's own kernels, by the geometry of their blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from kernbench.library_kernels import aten
 from kernbench.torch_bridge.base.versions import release_of_kernels
+from kernbench.torch_bridge.costs.families import streams
+from kernbench.torch_bridge.costs.library import timing_of_blocks
+from kernbench.torch_bridge.costs.registry import Family
+from kernbench.torch_bridge.costs.rules import names, plain_name
+from kernbench.torch_bridge.costs.sequences import in_turn
 
 if TYPE_CHECKING:
     from kernbench.hardware import SipSpec
     from kernbench.library_kernels import BlockLaunch
+    from kernbench.torch_bridge.base.operation_timing import OperationTiming
+    from kernbench.torch_bridge.costs.operations import OperationCosts
+    from kernbench.torch_bridge.costs.registry import Call
 
 Arguments = dict[str, Any]
 Launches = Sequence["BlockLaunch"] | None
-_Family = Callable[[Arguments, Any, "SipSpec"], Launches]
+_Geometry = Callable[[Arguments, Any, "SipSpec"], Launches]
 
 
-def launches_of(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, sip: SipSpec
-) -> Launches:
-    """Return the launches of a call; None where no geometry is known."""
-    family = _FAMILIES.get(func._schema.name.removeprefix("aten::"))
-    if family is None or not _is_dense(args[0]):
+class Blocks(NamedTuple):
+    """Launches, behind the copies that make operands contiguous."""
+
+    copies: streams.Streams
+    launches: tuple[BlockLaunch, ...]
+
+
+def key(costs: OperationCosts, call: Call) -> Blocks | None:
+    """Return the launches of a call; None where no geometry is known, or on no GPU."""
+    geometry = _GEOMETRIES[plain_name(call.func)]
+    if costs.library is None or not _is_dense(call.args[0]):
         return None
-    names = (each.name for each in func._schema.arguments)
-    return family(dict(zip(names, args, strict=False)) | kwargs, result, sip)
+    arguments = (each.name for each in call.func._schema.arguments)
+    given = dict(zip(arguments, call.args, strict=False)) | call.kwargs
+    launches = geometry(given, call.result, costs.machine.sip_at(call.sip_id))
+    return None if launches is None else Blocks(tuple(streams.copies(costs, call)), tuple(launches))
+
+
+def kernels(costs: OperationCosts, name: str, problem: Blocks, sip_id: int) -> OperationTiming:
+    """Return the schedules of such launches."""
+    timing = timing_of_blocks(name, problem.launches, costs.machine.sip_at(sip_id))
+    if not problem.copies:
+        return timing
+    return in_turn(streams.kernels(costs, name, problem.copies, sip_id), timing)
 
 
 def _is_dense(x: Any) -> bool:
@@ -151,24 +174,29 @@ def _dims(x: Tensor, dim: Any) -> set[int]:
     return {each % max(x.dim(), 1) for each in (dim if isinstance(dim, (list, tuple)) else [dim])}
 
 
-_FAMILIES: dict[str, _Family] = {
-    "native_layer_norm": _layer_norm,
-    "_fused_rms_norm": _layer_norm,
-    "_softmax": _softmax,
-    "_log_softmax": _softmax,
-    "_safe_softmax": _softmax,
-    "_softmax_backward_data": _softmax_backward,
-    "_log_softmax_backward_data": _softmax_backward,
-    "native_group_norm": _group_norm,
-    "native_batch_norm": _batch_norm,
-    "nll_loss_forward": _nll_loss,
-    "flip": _flip,
-    **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"), _scan),
-    **dict.fromkeys(
+_GEOMETRIES: dict[str, _Geometry] = {
+    name: geometry
+    for geometry, operations in (
+        (_layer_norm, "native_layer_norm _fused_rms_norm"),
+        (_softmax, "_softmax _log_softmax _safe_softmax"),
+        (_softmax_backward, "_softmax_backward_data _log_softmax_backward_data"),
+        (_group_norm, "native_group_norm"),
+        (_batch_norm, "native_batch_norm"),
+        (_nll_loss, "nll_loss_forward"),
+        (_flip, "flip"),
+        (_scan, "cumsum cumprod logcumsumexp cummax cummin"),
         (
-            *("sum", "mean", "prod", "amax", "amin", "max", "min", "argmax", "argmin", "any"),
-            *("all", "nansum", "norm", "linalg_vector_norm", "var", "var_mean", "std", "std_mean"),
+            _reduction,
+            "sum mean prod amax amin max min argmax argmin any all nansum norm "
+            "linalg_vector_norm var var_mean std std_mean",
         ),
-        _reduction,
-    ),
+    )
+    for name in names(operations)
 }
+BATCH_NORM = "aten.native_batch_norm"
+"""Which the vendor's library may have, too."""
+FAMILY = Family(
+    matches=lambda func: plain_name(func) in _GEOMETRIES and plain_name(func) != BATCH_NORM,
+    key=key,
+    kernels=kernels,
+)
