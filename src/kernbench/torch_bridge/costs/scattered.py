@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor, channels_last, channels_last_3d
 
-from kernbench.library_kernels import ELEMENTS_OF_BLOCK, kept_share
+from kernbench.library_kernels import kept_share
+from kernbench.library_kernels.aten import ELEMENTS_OF_BLOCK
 
 if TYPE_CHECKING:
     from kernbench.hardware import SipSpec

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernbench.library_kernels import by_channel
+from torch import float32
+
+from kernbench.library_kernels import aten, by_channel
 from kernbench.library_kernels import streamed as of_stream
 from kernbench.torch_bridge.costs.families import blocks
 from kernbench.torch_bridge.costs.families.streams import moved
@@ -30,7 +32,8 @@ class _Norm(NamedTuple):
 def _key(costs: OperationCosts, call: Call) -> _Norm | blocks.Blocks | None:
     """Return the kernel of a call; None where the machine has no such kernel.
 
-    The vendor's are for norms with weights.
+    The vendor's are for norms with weights. Of those of planes that train, float32 is known by its
+    blocks; other dtypes by what was fitted to them.
 
     Kernels that take a plane at a time, and those that sum up first, reach less of HBM's bandwidth
     than a stream; those that do both have a block of threads for each channel.
@@ -45,7 +48,11 @@ def _key(costs: OperationCosts, call: Call) -> _Norm | blocks.Blocks | None:
         return None
     by_plane = trains and is_planar(image)
     channels = (image.shape[1] if image.dim() > 1 else 1) if by_plane else 0
-    return _Norm(kernel, moved(rule, call, costs.machine.sip_at(call.sip_id)), channels)
+    moves = moved(rule, call, costs.machine.sip_at(call.sip_id))
+    if channels and image.dtype == float32:
+        architecture = costs.machine.spec.cuda_architecture or 0
+        return blocks.Blocks((), (aten.by_channel(channels, *moves, architecture),))
+    return _Norm(kernel, moves, channels)
 
 
 def _kernels(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.costs.registry import Call
     from kernbench.torch_bridge.costs.rules import CostRule
 
+
 class Stream(NamedTuple):
     """A launch of a kernel that reads and writes so many bytes."""
 
