@@ -105,7 +105,7 @@ def time_kernel(
         hbm_us += ramp_us * hbm_us / (hbm_us + ramp_us)
     front_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
     start_us = float(constants.fixed_us) + (front_ps + sip.hbm_latency_ps) / 1e6
-    busy_us = _together_us((tiles_us, cache_us, hbm_us), kernel.overlap)
+    busy_us = norm_of((tiles_us, cache_us, hbm_us), kernel.overlap)
     hot = _stretch(tensor_us, busy_us, sip)
     energy_pj: Mapping[Energy, int] = {}
     power_us = 0.0
@@ -194,8 +194,8 @@ def kept_share(num_bytes: float, sip: SipSpec) -> float:
     return min(1.0, max(0.0, 2 - num_bytes / kept))
 
 
-def _together_us(times_us: tuple[float, ...], overlap: float) -> float:
-    """Return how long parts take that overlap so well: the norm of that power."""
+def norm_of(times_us: tuple[float, ...], overlap: float) -> float:
+    """Return how long parts take that overlap so well: the norm of that power of their times."""
     longest = max(times_us)
     if math.isinf(overlap) or not longest:
         return longest
