@@ -303,9 +303,7 @@ FLASH = aten._scaled_dot_product_flash_attention.default
 
 def attention_on_a100(func: Any, *args: Any, dtype: Any = HALF, **kwargs: Any) -> Template:
     q = empty(2, 8, 512, 64, dtype=dtype)
-    name = describe(func).name
-    found = ON_A100.attention.timing(func, name, (q, q, q, *args), kwargs, 0)
-    assert found is not None
+    found = ON_A100.timing(func, describe(func), (q, q, q, *args), kwargs, q, 0)
     return found.template(True)
 
 
@@ -343,8 +341,7 @@ def test_what_flash_attention_does_not_take_runs_the_memory_efficient_kernel() -
 
 def test_a_query_of_a_step_reads_its_keys_from_memory() -> None:
     q, k = empty(1, 8, 1, 64), empty(1, 8, 8192, 64)
-    found = ON_A100.attention.timing(FLASH, describe(FLASH).name, (q, k, k), {}, 0)
-    assert found is not None
+    found = ON_A100.timing(FLASH, describe(FLASH), (q, k, k), {}, q, 0)
     kv_us = 2 * 8 * 8192 * 64 * 2 / 2039e3
     assert found.template(True).limits_ps[Limit.HBM] / 1e6 >= kv_us
 

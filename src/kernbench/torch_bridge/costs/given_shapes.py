@@ -14,6 +14,7 @@ from kernbench.torch_bridge.base.operation_timing import OperationTiming
 if TYPE_CHECKING:
     from kernbench.library_kernels import Reuse
     from kernbench.op_log import Template
+    from kernbench.torch_bridge.costs.operations import OperationCosts
 
 _MOST_TENSORS = 16
 """The most tensors that are named of an operation on lists."""
@@ -21,36 +22,25 @@ _Tensors = tuple[tuple[tuple[int, ...], str], ...]
 """The shapes and dtypes of tensors."""
 
 
-class GivenShapes:
-    """Schedules by the shapes and dtypes of what they were given; equal ones are one object."""
+def with_shapes(
+    costs: OperationCosts, timing: OperationTiming, tensors: _Tensors, cold_bytes: int
+) -> OperationTiming:
+    """Return the same schedules, with the shapes and dtypes of a call's tensors.
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[OperationTiming, _Tensors, int], OperationTiming] = {}
+    Of what is read, ``cold_bytes`` are not what the operation before has made.
+    """
 
-    def timing(
-        self, timing: OperationTiming, args: Iterable[Any], cold_bytes: int = 0
-    ) -> OperationTiming:
-        """Return the same schedules, with the shapes and dtypes of the tensors in ``args``.
+    def with_reuse(reuse: Reuse) -> OperationTiming:
+        reused = timing.with_reuse(reuse._replace(cold_bytes=cold_bytes))
+        shown: OperationTiming = costs.once(with_shapes, reused, tensors, cold_bytes)
+        return shown
 
-        Of what is read, ``cold_bytes`` are not what the operation before has made.
-        """
-        tensors = tuple(_tensors(args))[:_MOST_TENSORS]
-        return self._named(timing, tensors, cold_bytes)
+    return OperationTiming(partial(_template, timing, tensors), with_reuse)
 
-    def _named(
-        self, timing: OperationTiming, tensors: _Tensors, cold_bytes: int
-    ) -> OperationTiming:
-        key = (timing, tensors, cold_bytes)
-        found = self._known.get(key)
-        if found is None:
 
-            def with_reuse(reuse: Reuse) -> OperationTiming:
-                reused = timing.with_reuse(reuse._replace(cold_bytes=cold_bytes))
-                return self._named(reused, tensors, cold_bytes)
-
-            found = OperationTiming(partial(_template, timing, tensors), with_reuse)
-            self._known[key] = found
-        return found
+def tensors_of(args: Iterable[Any]) -> _Tensors:
+    """Return the shapes and dtypes of the tensors among arguments, of so many of them."""
+    return tuple(_tensors(args))[:_MOST_TENSORS]
 
 
 def _tensors(values: Iterable[Any]) -> Iterable[tuple[tuple[int, ...], str]]:

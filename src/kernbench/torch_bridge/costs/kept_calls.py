@@ -42,7 +42,6 @@ class KeptCosts(OperationCosts):
             name: sorted(value) if isinstance(value, frozenset) else value
             for name, value in asdict(precision).items()
         }
-        self._of_calls: dict[str, OperationTiming] = {}
 
     def timing(
         self,
@@ -62,7 +61,7 @@ class KeptCosts(OperationCosts):
             "kind": "operation",
             "operation": (func._schema.name, func._overloadname),
             "given": given,
-            "allowed": self.attention.allowed(),
+            "allowed": self.attention.asked(),
             "float32": self._float32,
             "sip": sip_id,
         }
@@ -84,17 +83,23 @@ class KeptCosts(OperationCosts):
 
         An operation with a ``name`` may be unknown where the call is timed again.
         """
-        key = json.dumps(described)
-        own = self._of_calls.get(key)
-        if own is None:
-
-            def with_reuse(reuse: Reuse) -> OperationTiming:
-                reused = found.with_reuse(reuse)
-                return self._of_call(reused, {**described, "phase": int(reuse.phase)}, name)
-
-            own = self._of_calls[key] = OperationTiming(found.template, with_reuse)
-            self._keeper.comes_from(own, described, name)
+        own: OperationTiming = self.once(_noted, found, json.dumps(described), name)
         return own
+
+    def note(self, found: OperationTiming, described: dict[str, Any], name: str) -> OperationTiming:
+        """Return new schedules of a call, and note what call they are of."""
+
+        def with_reuse(reuse: Reuse) -> OperationTiming:
+            reused = found.with_reuse(reuse)
+            return self._of_call(reused, {**described, "phase": int(reuse.phase)}, name)
+
+        own = OperationTiming(found.template, with_reuse)
+        self._keeper.comes_from(own, described, name)
+        return own
+
+
+def _noted(costs: KeptCosts, found: OperationTiming, described: str, name: str) -> OperationTiming:
+    return costs.note(found, json.loads(described), name)
 
 
 def timing_of_call(costs: OperationCosts, given: Mapping[str, Any]) -> OperationTiming:
@@ -112,7 +117,7 @@ def timing_of_call(costs: OperationCosts, given: Mapping[str, Any]) -> Operation
         import_module(_REGISTERED_BY[namespace])
     func = getattr(getattr(getattr(torch.ops, namespace), short), overload or "default")
     args, kwargs, result = map(_back, given["given"])
-    costs.attention.allow(given["allowed"])
+    costs.attention.only = tuple(given["allowed"])
     found = costs.timing(func, describe(func), tuple(args), kwargs, result, given["sip"])
     return found.in_phase(AutogradPhase(given["phase"])) if "phase" in given else found
 

@@ -10,7 +10,7 @@ from HBM again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,6 @@ class Reads(Enum):
     ALL = auto()
     SOURCES = auto()
     """All operands but those that it overwrites."""
-    SELECTED = auto()
-    """As many bytes as it writes, and the operands that select them."""
     FEW = auto()
     """Some elements of its largest operand, and all others."""
 
@@ -39,7 +37,7 @@ class Reads(Enum):
 class CostRule:
     """How an operation is costed; the work is per element of its largest list or tensor."""
 
-    work: Mapping[MathClass, int] = field(default_factory=dict)
+    work: tuple[tuple[MathClass, int], ...] = ()
     reads: Reads = Reads.ALL
     passes: int = 1
     """The number of passes over its operands."""
@@ -51,16 +49,6 @@ class CostRule:
     """Positions of operands that a second pass reads again, behind one that sums them up."""
     rereads_if: int | None = None
     """The position of an argument that says whether it does; None where it always does."""
-    of_batch: bool = False
-    """Whether it norms the channels of an image over the batch."""
-    by_position: bool = False
-    """Whether a thread computes one position of all planes, one plane after another."""
-    sorts: bool = False
-    """Whether it moves its operand and indices once for each digit of the keys."""
-    sampled_rows: int = 0
-    """Rows of a plane, each a sector apart, that a result is sampled from at positions that come
-    with the data; 0 where positions beside each other are sampled beside each other."""
-
     copies: tuple[int, ...] = ()
     """Positions of operands that PyTorch makes contiguous first, by kernels of their own."""
 
@@ -155,99 +143,66 @@ _WORK: dict[str, Mapping[MathClass, int]] = {
 }
 
 
-def _names(text: str) -> frozenset[str]:
+def names(text: str) -> frozenset[str]:
+    """Return names with their namespace, ATen's where they have none."""
     return frozenset(name if "." in name else f"aten.{name}" for name in text.split())
 
 
-_BY_NAME = {name: work for names, work in _WORK.items() for name in _names(names)}
-_OVERWRITES = _names("copy fill zero normal uniform random _foreach_copy _foreach_zero")
-_SELECTS = _names(
-    "embedding gather index_select index take index_put _unsafe_index masked_select "
-    "scatter scatter_add scatter_reduce index_add index_copy index_fill"
-)
+_BY_NAME = {name: (*work.items(),) for text, work in _WORK.items() for name in names(text)}
+_OVERWRITES = names("copy fill zero normal uniform random _foreach_copy _foreach_zero")
 # A radix select reads the keys once for each 8 of their bits; of 4 bytes.
-_CHOOSES = _names("topk kthvalue median nanmedian mode")
+_CHOOSES = names("topk kthvalue median nanmedian mode")
 _CHOICE_PASSES = 4
-_SORTS = _names("sort")
-_IN_ONE_BLOCK = 4096
-"""Elements of a row that PyTorch sorts in a block (``should_use_small_sort`` of ATen's Sort.h)."""
-_INDEX_BYTES = 8
 # Sums over a whole batch are there when all of it was read once. Norms of rows keep their row.
 _REREADS = {
     "aten.native_batch_norm": (0,),
     "aten.native_batch_norm_backward": (0, 1),
     "aten.native_group_norm": (0,),
 }
-_TRAINS = {"aten.native_batch_norm": 5, "aten.native_batch_norm_backward": 7}
+TRAINS = {"aten.native_batch_norm": 5, "aten.native_batch_norm_backward": 7}
 """Which argument says that a norm is of the batch; if not, it is of what was seen before."""
-# Their threads are those of one plane, so that many planes of a small image keep few PEs busy.
-_BY_POSITION = _names(
-    "upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d"
-)
-# A window of 2 x 2 elements.
-_SAMPLED_ROWS = dict.fromkeys(_names("grid_sampler_2d"), 2)
 _IN_ROWS: dict[str, tuple[int, ...]] = dict.fromkeys(
-    _names("native_layer_norm _fused_rms_norm _softmax _log_softmax"), (0,)
+    names("native_layer_norm _fused_rms_norm _softmax _log_softmax"), (0,)
 )
 _IN_ROWS |= dict.fromkeys(
-    _names(
+    names(
         "native_layer_norm_backward _fused_rms_norm_backward _softmax_backward_data "
         "_log_softmax_backward_data"
     ),
     (0, 1),
 )
-_CLONES = _names("masked_fill masked_scatter")
-_FEW = _names("nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward")
+_CLONES = names("masked_fill masked_scatter")
+_FEW = names("nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward")
 _UNKNOWN = CostRule(is_known=False)
+
+
+def plain_name(func: Any) -> str:
+    """Return the name of an operation, whose forms in place are costed as the others."""
+    name: str = func._schema.name.replace("::", ".").rstrip("_")
+    return name
 
 
 @cache
 def rule_of(func: Any) -> CostRule:
     """Return how an overload is costed."""
-    # In-place forms are costed as the others.
-    name = func._schema.name.replace("::", ".").rstrip("_")
+    name = plain_name(func)
     if name in _OVERWRITES:
         return CostRule(reads=Reads.SOURCES)
-    if name in _SELECTS:
-        return CostRule(reads=Reads.SELECTED)
     if name in _FEW:
         return CostRule(reads=Reads.FEW)
     if name in _CLONES:
-        return CostRule(work={_SIMPLE: 1}, clones=not func._schema.is_mutable)
+        return CostRule(work=((_SIMPLE, 1),), clones=not func._schema.is_mutable)
     if name in _CHOOSES:
-        return CostRule(work={_SIMPLE: 1, _REDUCE: 1}, passes=_CHOICE_PASSES)
-    if name in _SORTS:
-        return CostRule(work={_SIMPLE: 4, _REDUCE: 4}, sorts=True)
+        return CostRule(work=((_SIMPLE, 1), (_REDUCE, 1)), passes=_CHOICE_PASSES)
     work = _BY_NAME.get(name)
     if work is not None:
         return CostRule(
             work=work,
             rereads=_REREADS.get(name, ()),
-            rereads_if=_TRAINS.get(name),
-            of_batch=name in _TRAINS,
-            by_position=name in _BY_POSITION,
-            sampled_rows=_SAMPLED_ROWS.get(name, 0),
+            rereads_if=TRAINS.get(name),
             copies=_IN_ROWS.get(name, ()),
         )
-    return CostRule(work={_SIMPLE: 1}) if torch.Tag.pointwise in func.tags else _UNKNOWN
-
-
-def bytes_of_sort(args: Any, kwargs: dict[str, Any]) -> tuple[int, int]:
-    """Return the bytes that a sort reads and writes.
-
-    Short rows are copied beside their indices, and sorted in place by one block each. CUB sorts
-    longer ones: it reads the keys for their histogram, and then reads and writes keys and indices
-    once for each 8 bits of a key.
-
-    Source: Adinets and Merrill, "Onesweep: A Faster Least Significant Digit Radix Sort for GPUs",
-    arXiv 2206.01784, 2022.
-    """
-    keys = args[0]
-    dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
-    pairs = keys.numel() * (keys.element_size() + _INDEX_BYTES)
-    if not keys.dim() or keys.shape[dim] <= _IN_ONE_BLOCK:
-        return keys.nbytes + pairs, 2 * pairs
-    return keys.nbytes + keys.element_size() * pairs, keys.element_size() * pairs
+    return CostRule(work=((_SIMPLE, 1),)) if torch.Tag.pointwise in func.tags else _UNKNOWN
 
 
 _IN_REGISTERS = 1024

@@ -19,48 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, channels_last, channels_last_3d
 
-from kernbench.hardware import load_library
-from kernbench.library_kernels import ELEMENTS_OF_BLOCK, kept_share, scattered
-from kernbench.torch_bridge.costs.library import timing_of_library
+from kernbench.library_kernels import ELEMENTS_OF_BLOCK, kept_share
 
 if TYPE_CHECKING:
-    from kernbench.hardware import KernelLibrary, Machine, SipSpec
-    from kernbench.torch_bridge.base.operation_timing import OperationTiming
+    from kernbench.hardware import SipSpec
 
-_KERNEL = "aten_scattered"
 SECTOR = 32
 """Bytes that a GPU's cache gives at a time."""
-
-
-class ScatteredCosts:
-    """Schedules of such operations on one machine."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self._library = _library_of(machine)
-
-    def timing(
-        self,
-        name: str,
-        elements: int,
-        read_bytes: int,
-        written_bytes: int,
-        sip_id: int,
-        spread_bytes: int = 0,
-    ) -> OperationTiming | None:
-        """Return the schedules; None if the machine's libraries have no such kernel."""
-        if self._library is None:
-            return None
-        kernel = scattered(_KERNEL, elements, read_bytes, written_bytes, spread_bytes)
-        return timing_of_library(name, (kernel,), self._machine.sip_at(sip_id), self._library)
-
-
-def _library_of(machine: Machine) -> KernelLibrary | None:
-    architecture = machine.spec.kernel_library
-    library = None if architecture is None else load_library(architecture)
-    return None if library is None or _KERNEL not in library.names() else library
 
 
 def are_unlike(tensors: Iterable[Any]) -> bool:
@@ -126,6 +93,12 @@ def _spread(operand: Tensor, shape: tuple[int, ...], order: list[int]) -> float:
 def has_steps(tensor: Tensor) -> bool:
     """Return whether a tensor's elements lie in strides; sparse and nested ones do not."""
     return tensor.layout is torch.strided and not tensor.is_nested
+
+
+def is_planar(image: Tensor) -> bool:
+    """Return whether the channels of an element are not contiguous."""
+    formats = {4: channels_last, 5: channels_last_3d}
+    return image.dim() not in formats or not image.is_contiguous(memory_format=formats[image.dim()])
 
 
 def _steps(tensor: Tensor) -> list[int]:

@@ -167,7 +167,7 @@ def _of_costs(session: Session) -> list[str]:
             "timed as lower bounds, as how often they iterate depends on numbers: "
             f"{', '.join(bounded)}"
         )
-    emulated = sorted(set().union(*(each.costs.gemm.emulated for each in pricings)))
+    emulated = sorted(set().union(*(each.costs.emulated for each in pricings)))
     if emulated:
         lines.append(
             "products of bfloat16 take the time of a library that makes each element float32, "

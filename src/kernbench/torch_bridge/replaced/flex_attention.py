@@ -16,9 +16,11 @@ from torch._higher_order_ops.flex_attention import math_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from kernbench.torch_bridge.base.dtypes import kernel_dtype
 from kernbench.torch_bridge.base.modes import DIFFERENTIATING
 from kernbench.torch_bridge.base.operations import PLAIN
 from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.costs.attention import OwnAttention, own_kernels
 from kernbench.torch_bridge.device.tensors import cpp_device
 from kernbench.torch_bridge.dispatch.known_values import values_of
 from kernbench.torch_bridge.placement.call_keys import is_meta
@@ -162,9 +164,11 @@ def _launch(query: Tensor, key: Tensor, num_keys: int, results: Any, *, backward
             settle(each, residence.device, _NAME)
     name = f"{_NAME}_backward" if backward else _NAME
     left = (key.size(0), key.size(1), num_keys, key.size(3))
-    timing = process.session.costs.attention.of_shapes(
-        name, query.shape, left, query.dtype, residence.sip_id, backward=backward
-    )
+    dtype = kernel_dtype(query.dtype)
+    if dtype is None:
+        return
+    problem = OwnAttention(tuple(query.shape), left, dtype, backward=backward)
+    timing = process.session.costs.of(own_kernels, name, problem, residence.sip_id)
     if timing is not None and query.numel():
         process.host.owe_triton(_NUM_ARGUMENTS)
         process.host.launch(name, timing, residence.sip_id)

@@ -1,7 +1,6 @@
 """What attention costs: PyTorch's own by the backend that it takes, and that of flash_attn."""
 
 from kernbench.torch_bridge.costs.attention.backends import AttentionBackends
-from kernbench.torch_bridge.costs.attention.calls import AttentionCosts
 from kernbench.torch_bridge.costs.attention.choice import (
     CUDNN,
     EFFICIENT,
@@ -18,10 +17,12 @@ from kernbench.torch_bridge.costs.attention.choice import (
     refusal,
 )
 from kernbench.torch_bridge.costs.attention.flash import (
-    FlashAttentionCosts,
     FlashCall,
+    FlashLengths,
+    flash_kernels,
     lengths_between,
 )
+from kernbench.torch_bridge.costs.attention.own import OwnAttention, own_kernels
 
 __all__ = [
     "CUDNN",
@@ -34,12 +35,14 @@ __all__ = [
     "WIDEST_FLASH",
     "AttentionBackends",
     "AttentionCall",
-    "AttentionCosts",
-    "FlashAttentionCosts",
     "FlashCall",
+    "FlashLengths",
+    "OwnAttention",
     "allows",
     "chosen_kind",
+    "flash_kernels",
     "head_step",
     "lengths_between",
+    "own_kernels",
     "refusal",
 ]

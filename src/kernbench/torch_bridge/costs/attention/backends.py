@@ -6,6 +6,7 @@ kernels that the same call takes on the simulated device.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from kernbench.library_kernels import attention_kernels
@@ -33,6 +34,8 @@ class AttentionBackends:
         described = attention_kernels(spec.kernel_library or "")
         self.only: tuple[str, ...] | None = None
         """What is allowed whatever the program says: in a run without one."""
+        self._forward: dict[Hashable, tuple[str, ...]] = {}
+        """What the last forward pass of a kind was allowed."""
         self._order = tuple(
             kind for kind in priority(self._capability) if f"{kind}_forward" in described
         )
@@ -45,6 +48,13 @@ class AttentionBackends:
         if self.only is not None:
             return tuple(kind for kind in self._order if kind in self.only)
         return kinds_allowed(self._order)
+
+    def of_pass(self, asked: Hashable, is_backward: bool) -> tuple[str, ...]:
+        """Return the kinds that a pass is allowed; backward, those of the last such forward."""
+        if is_backward:
+            return self._forward.get(asked) or self.allowed()
+        self._forward[asked] = self.allowed()
+        return self._forward[asked]
 
     def asked(self) -> tuple[str, ...]:
         """Return the kinds that the program allows, whether the machine has them or not."""

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernbench.hardware import load_library
 from kernbench.library_kernels import (
     AttentionProblem,
     Splits,
@@ -18,16 +17,14 @@ from kernbench.library_kernels import (
     ragged_launches,
 )
 from kernbench.torch_bridge.base.dtypes import kernel_dtype
+from kernbench.torch_bridge.costs.attention.own import OwnAttention, own_kernels
 from kernbench.torch_bridge.costs.library import timing_of_library
 
 if TYPE_CHECKING:
-    from kernbench.hardware import Machine
     from kernbench.library_kernels import LibraryKernel
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
-    from kernbench.torch_bridge.costs.attention.calls import AttentionCosts
+    from kernbench.torch_bridge.costs.operations import OperationCosts
 
-_MOST_KNOWN = 1 << 12
-"""Lengths whose time is kept; those of a program that generates change with every step."""
 Lengths = tuple[tuple[int, int], ...]
 
 
@@ -49,90 +46,84 @@ class FlashCall:
     """How many keys before its own a query sees; 0 for all."""
 
 
-class FlashAttentionCosts:
-    """Schedules on one machine; those of the latest lengths are kept."""
+class FlashLengths(NamedTuple):
+    """A call, and its sequences' numbers of queries and of keys."""
 
-    def __init__(self, machine: Machine, attention: AttentionCosts) -> None:
-        self._machine = machine
-        self._attention = attention
-        self._known: dict[Any, OperationTiming] = {}
+    call: FlashCall
+    pairs: Lengths
 
-    def timing(self, call: FlashCall, lengths: Lengths, sip_id: int) -> OperationTiming | None:
-        """Return the schedules of a call by its sequences' numbers of queries and of keys.
 
-        None if kernels cannot do it.
-        """
-        key = (call, lengths, id(self._machine.sip_at(sip_id)))
-        found = self._known.get(key)
-        if found is None:
-            # Sequences without keys leave a launch that does next to nothing.
-            counted = Counter(each for each in lengths if all(each)) or Counter({(1, 1): 1})
-            found = self._of_library(call, counted, sip_id) or self._of_own(call, counted, sip_id)
-            if found is None:
-                return None
-            if len(self._known) >= _MOST_KNOWN:
-                del self._known[next(iter(self._known))]
-            self._known[key] = found
-        return found
+def flash_kernels(
+    costs: OperationCosts, name: str, problem: FlashLengths, sip_id: int
+) -> OperationTiming | None:
+    """Return the schedules of a call; None if kernels cannot do it."""
+    call, lengths = problem
+    # Sequences without keys leave a launch that does next to nothing.
+    counted = Counter(each for each in lengths if all(each)) or Counter({(1, 1): 1})
+    return _of_library(costs, call, counted, sip_id) or _of_own(costs, call, counted, sip_id)
 
-    def _of_library(
-        self, call: FlashCall, counted: Counter[tuple[int, int]], sip_id: int
-    ) -> OperationTiming | None:
-        architecture = self._machine.spec.kernel_library or ""
-        kernel = attention_kernels(architecture).get(call.kernel)
-        dtype = kernel_dtype(call.dtype)
-        if kernel is None or dtype is None:
-            return None
-        sip = self._machine.sip_at(sip_id)
-        problems = [
-            AttentionProblem(
-                batch=count,
-                q_len=q_len,
-                kv_len=kv_len,
-                heads=call.heads,
-                kv_heads=call.kv_heads,
-                head_dim=call.head_dim,
-                # A single query sees all keys: the kernel leaves its mask out.
-                causal=call.causal and q_len > 1,
-                window=call.window,
-                dtype=dtype.name,
-                q_bytes=dtype.itemsize,
-                kv_bytes=dtype.itemsize,
-            )
-            for (q_len, kv_len), count in counted.items()
-        ]
-        if call.kernel.endswith("backward"):
-            passes = [flash_backward_launches(each, kernel) for each in problems]
-            launches = tuple(merged(each) for each in zip(*passes, strict=True))
-        else:
-            if kernel.splits is Splits.SINGLE_QUERY and not problems[0].is_single_of_group:
-                # With a cache the keys are split whatever the heads: ``mha_fwd_kvcache``.
-                kernel = replace(kernel, splits=Splits.EFFICIENT, split_slots=2)
-            launches = ragged_launches(problems, kernel, sip.num_pes)
-            if call.kernel.endswith("decode"):
-                # Other layers' keys have taken the place of these in the shared cache.
-                launches = tuple(_from_memory(each, call.kernel) for each in launches)
-        return timing_of_library(call.name, launches, sip, load_library(architecture))
 
-    def _of_own(
-        self, call: FlashCall, counted: Counter[tuple[int, int]], sip_id: int
-    ) -> OperationTiming | None:
-        """Return the time of kernbench's own kernels on as many sequences of one length."""
-        batch = sum(counted.values())
-        queries = sum(q_len * count for (q_len, _), count in counted.items())
-        scores = sum(q_len * kv_len * count for (q_len, kv_len), count in counted.items())
-        q_len, kv_len = -(-queries // batch), -(-scores // queries)
-        if call.window:
-            kv_len = min(kv_len, call.window + q_len)
-        return self._attention.of_shapes(
-            call.name,
-            (batch, call.heads, q_len, call.head_dim),
-            (batch, call.kv_heads, kv_len, call.head_dim),
-            call.dtype,
-            sip_id,
+def _of_library(
+    costs: OperationCosts, call: FlashCall, counted: Counter[tuple[int, int]], sip_id: int
+) -> OperationTiming | None:
+    kernel = attention_kernels(costs.machine.spec.kernel_library or "").get(call.kernel)
+    dtype = kernel_dtype(call.dtype)
+    if kernel is None or dtype is None or costs.library is None:
+        return None
+    sip = costs.machine.sip_at(sip_id)
+    problems = [
+        AttentionProblem(
+            batch=count,
+            q_len=q_len,
+            kv_len=kv_len,
+            heads=call.heads,
+            kv_heads=call.kv_heads,
+            head_dim=call.head_dim,
+            # A single query sees all keys: the kernel leaves its mask out.
             causal=call.causal and q_len > 1,
-            backward=call.kernel.endswith("backward"),
+            window=call.window,
+            dtype=dtype.name,
+            q_bytes=dtype.itemsize,
+            kv_bytes=dtype.itemsize,
         )
+        for (q_len, kv_len), count in counted.items()
+    ]
+    if call.kernel.endswith("backward"):
+        passes = [flash_backward_launches(each, kernel) for each in problems]
+        launches = tuple(merged(each) for each in zip(*passes, strict=True))
+    else:
+        if kernel.splits is Splits.SINGLE_QUERY and not problems[0].is_single_of_group:
+            # With a cache the keys are split whatever the heads: ``mha_fwd_kvcache``.
+            kernel = replace(kernel, splits=Splits.EFFICIENT, split_slots=2)
+        launches = ragged_launches(problems, kernel, sip.num_pes)
+        if call.kernel.endswith("decode"):
+            # Other layers' keys have taken the place of these in the shared cache.
+            launches = tuple(_from_memory(each, call.kernel) for each in launches)
+    return timing_of_library(call.name, launches, sip, costs.library)
+
+
+def _of_own(
+    costs: OperationCosts, call: FlashCall, counted: Counter[tuple[int, int]], sip_id: int
+) -> OperationTiming | None:
+    """Return the time of kernbench's own kernels on as many sequences of one length."""
+    batch = sum(counted.values())
+    queries = sum(q_len * count for (q_len, _), count in counted.items())
+    scores = sum(q_len * kv_len * count for (q_len, kv_len), count in counted.items())
+    q_len, kv_len = -(-queries // batch), -(-scores // queries)
+    if call.window:
+        kv_len = min(kv_len, call.window + q_len)
+    dtype = kernel_dtype(call.dtype)
+    if dtype is None:
+        return None
+    own = OwnAttention(
+        (batch, call.heads, q_len, call.head_dim),
+        (batch, call.kv_heads, kv_len, call.head_dim),
+        dtype,
+        causal=call.causal and q_len > 1,
+        backward=call.kernel.endswith("backward"),
+    )
+    timing: OperationTiming = costs.once(own_kernels, call.name, own, sip_id)
+    return timing
 
 
 def lengths_between(ends: Sequence[int]) -> tuple[int, ...]:

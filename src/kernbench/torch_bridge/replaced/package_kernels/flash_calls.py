@@ -9,7 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernbench.torch_bridge.costs.attention import FlashCall, lengths_between
+from kernbench.torch_bridge.costs.attention import (
+    FlashCall,
+    FlashLengths,
+    flash_kernels,
+    lengths_between,
+)
 from kernbench.torch_bridge.device.rng import device_generator
 from kernbench.torch_bridge.dispatch.known_values import values_of
 from kernbench.torch_bridge.placement.names import unobserved
@@ -74,10 +79,10 @@ def launch(
     call: FlashCall,
     lengths: Lengths,
 ) -> None:
-    costs = current().session.costs.flash_attention
+    costs = current().session.costs
 
     def timing(sip_id: int) -> Any:
-        return costs.timing(call, lengths.pairs(), sip_id)
+        return costs.of(flash_kernels, call.name, FlashLengths(call, lengths.pairs()), sip_id)
 
     run_kernel(overload(name), compute, given, written, timing)
 

@@ -17,25 +17,29 @@ persistent kernels, which are not modeled: of 16 bits alone, one layer in one di
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import reduce
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
 from kernbench.commands import MathClass
 from kernbench.torch_bridge.base.dtypes import kernel_dtype
 from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes, vector_ps
-from kernbench.torch_bridge.costs.products import PLAIN, OperandLayout
+from kernbench.torch_bridge.costs.families import gemm
+from kernbench.torch_bridge.costs.families.gemm import Multiplication
+from kernbench.torch_bridge.costs.products import PLAIN, RECURRENT, OperandLayout
+from kernbench.torch_bridge.costs.registry import Family
 from kernbench.torch_bridge.costs.sequences import in_turn, no_sooner, repeated
 
 if TYPE_CHECKING:
     from kernbench.dtypes import DType
-    from kernbench.hardware import Machine
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
-    from kernbench.torch_bridge.costs.gemm import GemmCosts
+    from kernbench.torch_bridge.costs.operations import OperationCosts
+    from kernbench.torch_bridge.costs.registry import Call
 
 
 class RecurrentKind(IntEnum):
@@ -101,35 +105,28 @@ class _Layers:
             yield batch, steps * self.num_layers * self.directions
 
 
-class RecurrentCosts:
-    """Schedules of recurrent layers on one machine; each is computed once."""
+class _Problem(NamedTuple):
+    layers: _Layers
+    dtype: DType
+    precision: str
+    is_backward: bool
 
-    def __init__(self, machine: Machine, gemm: GemmCosts) -> None:
-        self._machine = machine
-        self._gemm = gemm
-        self._known: dict[Any, OperationTiming] = {}
 
-    def timing(
-        self, func: Any, name: str, args: Any, sip_id: int, precision: str
-    ) -> OperationTiming | None:
-        """Return the schedules of a call; None if there is nothing to compute."""
-        given = dict(zip((each.name for each in func._schema.arguments), args, strict=False))
-        x = given["input"]
-        dtype = kernel_dtype(x.dtype)
-        layers = _layers(given)
-        if dtype is None or not layers.rows * layers.hidden:
-            return None
-        is_backward = "output" in given
-        key = (name, layers, dtype, sip_id, precision)
-        found = self._known.get(key)
-        if found is None:
-            work = _Work(self._machine, self._gemm, name, layers, dtype, sip_id, precision)
-            parts = work.backward() if is_backward else work.forward()
-            found = next(parts)
-            for each in parts:
-                found = in_turn(found, each)
-            self._known[key] = found
-        return found
+def _key(costs: OperationCosts, call: Call) -> _Problem | None:
+    """Return what determines the time of a call; None if there is nothing to compute."""
+    names = (each.name for each in call.func._schema.arguments)
+    given = dict(zip(names, call.args, strict=False))
+    dtype = kernel_dtype(given["input"].dtype)
+    layers = _layers(given)
+    if dtype is None or not layers.rows * layers.hidden:
+        return None
+    precision = costs.input_precision("recurrent", dtype, call.sip_id)
+    return _Problem(layers, dtype, precision, "output" in given)
+
+
+def _kernels(costs: OperationCosts, name: str, problem: _Problem, sip_id: int) -> OperationTiming:
+    work = _Work(costs, name, problem, sip_id)
+    return reduce(in_turn, work.backward() if problem.is_backward else work.forward())
 
 
 def _layers(given: dict[str, Any]) -> _Layers:
@@ -169,23 +166,12 @@ def _copied(given: dict[str, Any]) -> Iterator[int]:
 class _Work:
     """The kernels of one call."""
 
-    def __init__(
-        self,
-        machine: Machine,
-        gemm: GemmCosts,
-        name: str,
-        layers: _Layers,
-        dtype: DType,
-        sip_id: int,
-        precision: str,
-    ) -> None:
-        self._sip = machine.sip_at(sip_id)
-        self._gemm = gemm
+    def __init__(self, costs: OperationCosts, name: str, problem: _Problem, sip_id: int) -> None:
+        self._costs = costs
+        self._sip = costs.machine.sip_at(sip_id)
         self._name = name
-        self._layers = layers
-        self._dtype = dtype
+        self._layers, self._dtype, self._precision, _ = problem
         self._sip_id = sip_id
-        self._precision = precision
 
     def forward(self) -> Iterator[OperationTiming]:
         """Yield what a forward pass launches."""
@@ -268,9 +254,9 @@ class _Work:
         self, batch: int, m: int, n: int, k: int, layout: OperandLayout
     ) -> OperationTiming:
         sizes = ((batch, m, n, k),)
-        return self._gemm.timing(
-            self._name, sizes, self._dtype, self._dtype, self._sip_id, self._precision, layout
-        )
+        product = Multiplication(sizes, self._dtype, self._dtype, self._precision, layout)
+        found: OperationTiming = self._costs.once(gemm.kernels, self._name, product, self._sip_id)
+        return found
 
     def _stream(self, read: int, written: int) -> OperationTiming:
         size = self._layers.size
@@ -289,3 +275,10 @@ class _Work:
             vector_ps(self._sip, work, elements),
             elements={each.value: elements * count for each, count in work.items()},
         )
+
+
+def _weight(call: Call) -> Sequence[Any]:
+    return (call.args[1],)
+
+
+FAMILY = Family(matches=RECURRENT.__contains__, key=_key, kernels=_kernels, cold=_weight)

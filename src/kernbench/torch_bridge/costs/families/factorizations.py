@@ -12,12 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
+
+from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes
+from kernbench.torch_bridge.costs.registry import Family
+from kernbench.torch_bridge.costs.tensor_bytes import num_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from kernbench.hardware import SipSpec
+    from kernbench.torch_bridge.base.operation_timing import OperationTiming
+    from kernbench.torch_bridge.costs.operations import OperationCosts
+    from kernbench.torch_bridge.costs.registry import Call
 
 _STEP_CYCLES = 1200
 """From one step that depends on another to the next: a launch inside a library's loop, or a barrier
@@ -94,8 +101,28 @@ _WITHOUT_PRODUCT = "r"
 """The mode of ``linalg_qr`` that leaves the product of the reflections out."""
 
 
-def factorization_of(name: str, args: Any) -> Factorization | None:
-    """Return how an operation factorizes its first operand, None if it does not."""
-    found = _BY_NAME.get(name)
-    is_without = found is _BOTH and args[1:2] == (_WITHOUT_PRODUCT,)
-    return _REFLECTIONS if is_without else found
+class _Steps(NamedTuple):
+    read: int
+    written: int
+    waits_ps: int
+
+
+def _key(costs: OperationCosts, call: Call) -> _Steps:
+    found = _BY_NAME[call.name]
+    if found is _BOTH and call.args[1:2] == (_WITHOUT_PRODUCT,):
+        found = _REFLECTIONS
+    if found.is_bound:
+        costs.bounded.add(call.name)
+    waits_ps = found.waits_ps(call.args[0], costs.machine.sip_at(call.sip_id))
+    return _Steps(num_bytes(call.args), num_bytes((call.result,)), waits_ps)
+
+
+def _kernels(costs: OperationCosts, name: str, steps: _Steps, sip_id: int) -> OperationTiming:
+    sip = costs.machine.sip_at(sip_id)
+    # Nobody has published the error of factorizations.
+    return timing_by_bytes(name, sip, steps.read, steps.written, chain_ps=steps.waits_ps, family="")
+
+
+FAMILY = Family(
+    matches=lambda func: str(func._overloadpacket) in _BY_NAME, key=_key, kernels=_kernels
+)

@@ -1,0 +1,1 @@
+"""Operations by how their time is found: a module for each family."""

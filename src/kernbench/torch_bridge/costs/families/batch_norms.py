@@ -1,0 +1,55 @@
+"""Norms over the batch, by the kernels of the vendor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kernbench.library_kernels import by_channel
+from kernbench.library_kernels import streamed as of_stream
+from kernbench.torch_bridge.costs.families.streams import moved
+from kernbench.torch_bridge.costs.library import timing_of_library
+from kernbench.torch_bridge.costs.registry import Family
+from kernbench.torch_bridge.costs.rules import TRAINS, plain_name, rule_of
+from kernbench.torch_bridge.costs.scattered import is_planar
+
+if TYPE_CHECKING:
+    from kernbench.torch_bridge.base.operation_timing import OperationTiming
+    from kernbench.torch_bridge.costs.operations import OperationCosts
+    from kernbench.torch_bridge.costs.registry import Call
+
+
+class _Norm(NamedTuple):
+    kernel: str
+    moved: tuple[int, int]
+    """Bytes read and written."""
+    channels: int
+    """How many have a block of threads each; 0 where all are one stream."""
+
+
+def _key(costs: OperationCosts, call: Call) -> _Norm | None:
+    """Return the kernel of a call; None where the machine has no such kernel.
+
+    Kernels that take a plane at a time, and those that sum up first, reach less of HBM's bandwidth
+    than a stream; those that do both have a block of threads for each channel.
+    """
+    rule, image = rule_of(call.func), call.args[0]
+    trains = rule.has_second_pass(call.args)
+    kernel = f"batch_norm{'_train' * trains}{'_planar' * is_planar(image)}"
+    if not costs.has_kernel(kernel):
+        return None
+    by_plane = trains and is_planar(image)
+    channels = (image.shape[1] if image.dim() > 1 else 1) if by_plane else 0
+    return _Norm(kernel, moved(rule, call, costs.machine.sip_at(call.sip_id)), channels)
+
+
+def _kernels(costs: OperationCosts, name: str, norm: _Norm, sip_id: int) -> OperationTiming:
+    assert costs.library is not None
+    kernel, (read, written), channels = norm
+    if channels:
+        launch = by_channel(kernel, channels, read, written)
+    else:
+        launch = of_stream(kernel, read, written)
+    return timing_of_library(name, [launch], costs.machine.sip_at(sip_id), costs.library)
+
+
+FAMILY = Family(matches=lambda func: plain_name(func) in TRAINS, key=_key, kernels=_kernels)

@@ -1,0 +1,214 @@
+"""Convolutions of PyTorch as the vendor library's problems, and their time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor, channels_last, channels_last_3d
+from torch._prims_common import suggest_memory_format
+
+from kernbench.dtypes import float32
+from kernbench.library_kernels import (
+    Convolution,
+    ConvolutionPass,
+    convolution_kernels,
+    family_of,
+    streamed,
+)
+from kernbench.torch_bridge.base.versions import release_of_kernels
+from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes
+from kernbench.torch_bridge.costs.families import gemm
+from kernbench.torch_bridge.costs.families.gemm import Multiplication, multiplication
+from kernbench.torch_bridge.costs.library import timing_of_library
+from kernbench.torch_bridge.costs.products import CONVOLUTIONS, flops_of
+from kernbench.torch_bridge.costs.registry import Family
+from kernbench.torch_bridge.costs.scattered import is_planar
+from kernbench.torch_bridge.costs.sequences import in_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kernbench.dtypes import DType
+    from kernbench.library_kernels import LibraryKernel
+    from kernbench.torch_bridge.base.operation_timing import OperationTiming
+    from kernbench.torch_bridge.costs.operations import OperationCosts
+    from kernbench.torch_bridge.costs.registry import Call
+
+_FAST_DEPTHWISE = (1, 12)
+"""The first release that is measured to have fast gradients of depthwise weights channels-last."""
+_BY_GRAPH = (2, 0)
+"""The first release that asks cuDNN's version 8 for its convolutions (PyTorch, pull request
+91117)."""
+
+
+class _Passes(NamedTuple):
+    """What the vendor's library computes for a call."""
+
+    passes: tuple[Convolution, ...]
+    biased: int
+    """Bytes of a result to which a bias is added; 0 without one."""
+    copied: tuple[int, ...]
+    """Bytes of images that are copied to another memory format."""
+    summed: int
+    """Bytes of a gradient that is summed to that of a bias."""
+    flops: int
+
+
+class _Product(NamedTuple):
+    """A product of patches and weights, and the bytes that are made channels-last for it."""
+
+    product: Multiplication
+    rearranged: int
+
+
+def _key(costs: OperationCosts, call: Call) -> _Passes | _Product | None:
+    product = multiplication(costs, call, "convolution")
+    if product is None or product.dtype is None:
+        return None
+    by_library = _of_library(costs, call, product, product.dtype)
+    if by_library is not None:
+        return by_library
+    is_exact = product.dtype == float32 and product.precision == "ieee"
+    return _Product(product, 0 if is_exact else _rearranged(call.args, call.result))
+
+
+def _of_library(
+    costs: OperationCosts, call: Call, product: Multiplication, dtype: DType
+) -> _Passes | None:
+    """Return the passes of a convolution or its gradients; None without a library for them."""
+    args, result = call.args, call.result
+    rates = costs.machine.sip_at(call.sip_id).pe.gemm.flops_per_clock
+    multiplied = product.precision if product.precision in rates else dtype.name
+    if multiplied not in rates or not costs.has_kernel(f"conv_{family_of(multiplied)}"):
+        return None
+    passes = tuple(_passes(args, result, multiplied, dtype.itemsize))
+    is_forward = not isinstance(result, (list, tuple))
+    is_depthwise = bool(passes) and passes[0].is_depthwise
+    if not is_forward and is_depthwise and release_of_kernels() < _FAST_DEPTHWISE:
+        passes = tuple(replace(each, is_early=True) for each in passes)
+    has_bias = is_forward and args[2] is not None and not passes[0].is_depthwise
+    return _Passes(
+        passes,
+        biased=result.nbytes if has_bias else 0,
+        copied=tuple(each.nbytes for each in _copied(args, is_forward)),
+        summed=0 if is_forward or not args[-1][2] else args[0].nbytes,
+        flops=flops_of(product.products),
+    )
+
+
+def _rearranged(args: Any, result: Any) -> int:
+    """Return the bytes of operands that are made channels-last, which matrix engines need.
+
+    Those of ``torch.channels_last`` are already.
+    """
+    is_backward = isinstance(result, (list, tuple))
+    x = args[1] if is_backward else args[0]
+    if not is_planar(x):
+        return 0
+    # Weights are small compared with inputs; results have the layout of the input.
+    other = args[0] if is_backward else result
+    return int(other.nbytes + (2 if is_backward and args[-1][0] else 1) * x.nbytes)
+
+
+def _kernels(
+    costs: OperationCosts, name: str, problem: _Passes | _Product, sip_id: int
+) -> OperationTiming:
+    sip = costs.machine.sip_at(sip_id)
+    if isinstance(problem, _Product):
+        timing: OperationTiming = costs.once(gemm.kernels, name, problem.product, sip_id)
+        size_bytes = problem.rearranged
+        if not size_bytes:
+            return timing
+        return in_turn(timing, timing_by_bytes("", sip, size_bytes, size_bytes))
+    passes, biased, copied, summed, flops = problem
+    library = costs.library
+    assert library is not None
+    kernels: list[LibraryKernel] = [streamed("conv_copy", each, each) for each in copied]
+    for each in passes:
+        kernels += convolution_kernels(each, sip, library).kernels
+    if biased:
+        # PyTorch adds it by a kernel of its own.
+        kernels.append(streamed("conv_bias", biased, biased))
+    if summed:
+        # The gradient of a bias is a sum over the batch and all positions.
+        kernels.append(streamed("conv_bias", summed, 0))
+    return timing_of_library(name, kernels, sip, library, flops)
+
+
+def _passes(args: Any, result: Any, dtype: str, itemsize: int) -> Iterator[Convolution]:
+    """Yield what a call computes; a transposed convolution is the gradient of an input."""
+    if not isinstance(result, (list, tuple)):
+        x, weight, _, stride, _, dilation, transposed, _, groups = args[:9]
+        which = ConvolutionPass.TO_INPUT if transposed else ConvolutionPass.FORWARD
+        given, made = (result, x) if transposed else (x, result)
+        planar = not _is_last(x, weight)
+        yield _convolution(
+            given, made, weight, stride, dilation, groups, which, dtype, itemsize, planar
+        )
+        return
+    grad, x, weight, _, stride, _, dilation, transposed, _, groups, wanted = args[:11]
+    given, made = (grad, x) if transposed else (x, grad)
+    planar = not _is_last(x, weight)
+    to_x = ConvolutionPass.FORWARD if transposed else ConvolutionPass.TO_INPUT
+    for is_wanted, which in zip(wanted, (to_x, ConvolutionPass.TO_WEIGHT), strict=False):
+        if is_wanted:
+            yield _convolution(
+                given, made, weight, stride, dilation, groups, which, dtype, itemsize, planar
+            )
+
+
+def _convolution(
+    given: Tensor,
+    made: Tensor,
+    weight: Tensor,
+    stride: Any,
+    dilation: Any,
+    groups: int,
+    which: ConvolutionPass,
+    dtype: str,
+    itemsize: int,
+    planar: bool,
+) -> Convolution:
+    plain = all(each == 1 for each in (*stride, *dilation))
+    return Convolution(
+        given=given.shape[1],
+        made=made.shape[1],
+        given_positions=int(given.shape[0] * prod(given.shape[2:])),
+        made_positions=int(made.shape[0] * prod(made.shape[2:])),
+        taps=prod(weight.shape[2:]),
+        groups=groups,
+        unit_stride=plain and tuple(weight.shape[2:]) == (3, 3),
+        dtype=dtype,
+        itemsize=itemsize,
+        planar=planar,
+        dilated=any(each > 1 for each in dilation),
+        by_graph=release_of_kernels() >= _BY_GRAPH,
+        which=which,
+    )
+
+
+def _is_last(image: Tensor, weight: Tensor) -> bool:
+    """Return whether a convolution runs channels-last: if its input or its weight is."""
+    last = (channels_last, channels_last_3d)
+    return suggest_memory_format(image) in last or suggest_memory_format(weight) in last
+
+
+def _copied(args: Any, is_forward: bool) -> Iterator[Tensor]:
+    """Yield the images that PyTorch copies to the memory format in which a convolution runs."""
+    images = args[:1] if is_forward else args[:2]
+    weight = args[1] if is_forward else args[2]
+    is_last = _is_last(images[-1], weight)
+    for each in images:
+        if is_planar(each) if is_last else not each.is_contiguous():
+            yield each
+
+
+def _weight(call: Call) -> Sequence[Any]:
+    return (call.args[2] if isinstance(call.result, (list, tuple)) else call.args[1],)
+
+
+FAMILY: Family[_Passes | _Product] = Family(
+    matches=CONVOLUTIONS.__contains__, key=_key, kernels=_kernels, cold=_weight
+)

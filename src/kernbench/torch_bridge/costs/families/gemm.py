@@ -1,0 +1,268 @@
+"""The time of matrix products: that of the vendor library, or of kernbench's own Triton kernel."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor, float4_e2m1fn_x2
+
+from kernbench.dtypes import float32, int8
+from kernbench.library_kernels import Product, family_of, grouped_kernels, product_kernels
+from kernbench.ops import gemm_blocks, matmul, record_launches, sum_parts_call
+from kernbench.torch_bridge.base.dtypes import kernel_dtype
+from kernbench.torch_bridge.costs.library import timing_of_library
+from kernbench.torch_bridge.costs.products import (
+    BATCHED,
+    CONVOLUTIONS,
+    PLAIN,
+    PRODUCTS,
+    RECURRENT_ON_HOST,
+    OperandLayout,
+    first_of,
+    flops_of,
+    layout_of,
+    of_complex,
+    operand_of,
+)
+from kernbench.torch_bridge.costs.registry import Family
+from kernbench.torch_bridge.costs.sequences import timing_of_kernels
+
+if TYPE_CHECKING:
+    from kernbench.dtypes import DType
+    from kernbench.library_kernels import LibraryKernel
+    from kernbench.torch_bridge.base.operation_timing import OperationTiming
+    from kernbench.torch_bridge.costs.operations import OperationCosts
+    from kernbench.torch_bridge.costs.products import Products, Sizes
+    from kernbench.torch_bridge.costs.registry import Call
+
+
+_FP4 = "float4_e2m1fn"
+_FP4_BYTES = 0.5 + 1 / 16
+"""Bytes per element, scales included: blocks of 16 share one of a byte."""
+_LEAST_PART = 1024
+"""The shortest part of K in a split-K product."""
+
+
+class Multiplication(NamedTuple):
+    """Products ``C[b, m, n] = A[b, m, k] @ B[b, k, n]``."""
+
+    products: Products
+    dtype: DType | None
+    """None of 4-bit floats, of which K counts pairs."""
+    out_dtype: DType
+    precision: str = "ieee"
+    layout: OperandLayout = PLAIN
+
+
+_OF_VECTORS = frozenset({"aten::mv", "aten::addmv"})
+
+
+def _key(costs: OperationCosts, call: Call) -> Multiplication | None:
+    ends_at = call.operation.ends_at
+    if ends_at is not None and any(isinstance(each, Tensor) for each in call.args[ends_at:][:1]):
+        costs.even_groups.add(call.name)
+    kind = "recurrent" if call.func in RECURRENT_ON_HOST else "matmul"
+    return multiplication(costs, call, kind)
+
+
+def multiplication(costs: OperationCosts, call: Call, kind: str) -> Multiplication | None:
+    """Return the products of a call, whose float32 has the precision of their kind.
+
+    None where there are none, or where no unit that is described multiplies such numbers.
+    """
+    func, args, result = call.func, call.args, call.result
+    sizes = PRODUCTS[func](args, result)
+    multiplied, stored = _first_dtype(operand_of(func, args, result)), _first_dtype(result)
+    if multiplied.is_complex:
+        sizes = of_complex(sizes)
+        multiplied, stored = multiplied.to_real(), stored.to_real()
+    dtype, out_dtype = kernel_dtype(multiplied), kernel_dtype(stored)
+    if multiplied is float4_e2m1fn_x2 and out_dtype is not None:
+        return Multiplication(sizes, None, out_dtype)
+    if not sizes or dtype is None or out_dtype is None:
+        return None
+    rates = costs.machine.sip_at(call.sip_id).pe.gemm.flops_per_clock
+    if dtype == int8 and int8.name not in rates:
+        # Older GPUs multiply integers on units that are not described.
+        return None
+    precision = costs.input_precision(kind, dtype, call.sip_id)
+    return Multiplication(sizes, dtype, out_dtype, precision, layout_of(func, args, result))
+
+
+def _first_dtype(result: Any) -> Any:
+    if isinstance(result, Tensor):
+        return result.dtype
+    return next((each.dtype for each in result if isinstance(each, Tensor)), None)
+
+
+def kernels(
+    costs: OperationCosts, name: str, problem: Multiplication, sip_id: int
+) -> OperationTiming | None:
+    """Return the schedules of products.
+
+    Raises:
+        MachineError: The machine has no rate for their operands.
+    """
+    products, dtype, out_dtype, precision, layout = problem
+    if dtype is None:
+        return _of_fp4(costs, name, products, out_dtype, sip_id)
+    sip = costs.machine.sip_at(sip_id)
+    if dtype.itemsize == 1:
+        # Raised at the program's call: not all machines multiply FP8.
+        sip.gemm_flops_per_clock(dtype.name)
+    found = _by_library(costs, name, products, dtype, out_dtype, sip_id, precision, layout)
+    if found is not None:
+        return found
+    if layout.grouped and len(products) > 1:
+        products = _whole_tiles(products, dtype.itemsize)
+    traces = [
+        trace
+        for sizes in products
+        for trace in record_launches(
+            _one(sizes, dtype, out_dtype, precision, sip.num_pes), costs.machine
+        )
+    ]
+    return timing_of_kernels(name, traces, costs.machine, sip_id)
+
+
+def _of_fp4(
+    costs: OperationCosts, name: str, products: Products, out_dtype: DType, sip_id: int
+) -> OperationTiming | None:
+    """Return the schedules of products of 4-bit floats; None where the library has no kernels."""
+    sip, library = costs.machine.sip_at(sip_id), costs.library
+    sip.gemm_flops_per_clock(_FP4)
+    if library is None or not costs.has_kernel(f"blas_{family_of(_FP4)}"):
+        return None
+    kernels: list[LibraryKernel] = []
+    for batch, m, n, pairs, *_ in products:
+        product = Product(
+            batch=batch,
+            m=m,
+            n=n,
+            k=2 * pairs,
+            dtype=_FP4,
+            itemsize=_FP4_BYTES,
+            out_bytes=out_dtype.itemsize,
+        )
+        kernels += product_kernels(product, sip, library).kernels
+    return timing_of_library(name, kernels, sip, library, 2 * flops_of(products))
+
+
+def _by_library(
+    costs: OperationCosts,
+    name: str,
+    products: Products,
+    dtype: DType,
+    out_dtype: DType,
+    sip_id: int,
+    precision: str,
+    layout: OperandLayout,
+) -> OperationTiming | None:
+    """Return the time of the vendor library's kernels; None if the machine has none."""
+    sip, library = costs.machine.sip_at(sip_id), costs.library
+    if library is None or any(rows for _, _, _, _, *rows in products):
+        # Rows of patches are those of convolutions.
+        return None
+    rates = sip.pe.gemm.flops_per_clock
+    multiplied = precision if dtype == float32 and precision in rates else dtype.name
+    emulated = ""
+    if multiplied not in rates and f"blas_{multiplied}" in library.names():
+        emulated, multiplied = multiplied, float32.name
+        costs.emulated.add(name)
+    if multiplied not in rates or f"blas_{family_of(multiplied)}" not in library.names():
+        return None
+    is_wide = dtype.itemsize != 2 or dtype.name in costs.precision.wide_sums
+    made = [
+        Product(
+            batch=batch,
+            m=m,
+            n=n,
+            k=k,
+            dtype=multiplied,
+            emulates=emulated,
+            itemsize=dtype.itemsize,
+            out_bytes=out_dtype.itemsize,
+            part_bytes=float32.itemsize if is_wide else out_dtype.itemsize,
+            may_split=dtype.name not in costs.precision.whole_sums,
+            access_bytes=layout.access_bytes,
+            weight_bytes=layout.weight_bytes,
+            a_shared=layout.a_shared,
+            b_shared=layout.b_shared,
+        )
+        for batch, m, n, k in products
+    ]
+    kernels: list[LibraryKernel] = []
+    if layout.grouped:
+        kernels += grouped_kernels(made, sip, library).kernels
+    else:
+        for each in made:
+            kernels += product_kernels(each, sip, library).kernels
+    return timing_of_library(name, kernels, sip, library, flops_of(products))
+
+
+def _one(
+    sizes: Sizes, dtype: DType, out_dtype: DType, precision: str, num_pes: int
+) -> Callable[[Any], object]:
+    batch, m, n, k, *rows = sizes
+    a_row, b_row = rows or (k, n)
+    parts = _num_parts(batch, m, n, k, dtype.itemsize, num_pes) if rows else 1
+    k = -(-k // parts)
+    entries = () if batch * parts == 1 else (batch * parts,)
+
+    def launch(at: Any) -> None:
+        a = _with_rows(at.tensor((*entries, m, k), dtype), a_row)
+        b = _with_rows(at.tensor((*entries, k, n), dtype), b_row)
+        made = at.tensor((*entries, m, n), float32 if parts > 1 else out_dtype)
+        matmul(a, b, out=made, input_precision=precision)
+        if parts > 1:
+            call = sum_parts_call(at.tensor((batch, m, n), out_dtype), made, batch * m * n, parts)
+            at.launch("sum", call.kernel, *call.args, grid=call.grid, **call.options)
+
+    return launch
+
+
+def _whole_tiles(products: Products, itemsize: int) -> Products:
+    """Return products of whole tiles, equal ones as one: groups have as many sizes as numbers."""
+    counts = Counter[tuple[int, int, int]]()
+    for batch, m, n, k in products:
+        blocks = gemm_blocks(m, n, itemsize)
+        by = zip((m, n, k), (blocks[f"BLOCK_{each}"] for each in "MNK"), strict=True)
+        m, n, k = (-(-size // block) * block for size, block in by)
+        counts[m, n, k] += batch
+    return tuple((count, *sizes) for sizes, count in counts.items())
+
+
+def _num_parts(batch: int, m: int, n: int, k: int, itemsize: int, num_pes: int) -> int:
+    """Return the number of parts that K is split into, so that few tiles of C keep all PEs busy."""
+    blocks = gemm_blocks(m, n, itemsize)
+    tiles = batch * -(-m // blocks["BLOCK_M"]) * -(-n // blocks["BLOCK_N"])
+    return max(min(num_pes // tiles, k // _LEAST_PART), 1)
+
+
+def _with_rows(tensor: Any, row: int) -> Any:
+    """Return a stand-in with this row stride in elements; rows of patches overlap."""
+    strides = list(tensor.stride())
+    if strides[-2] == row:
+        return tensor
+    strides[:-1] = [row * each // strides[-2] for each in strides[:-1]]
+    tensor.stride = lambda: tuple(strides)
+    return tensor
+
+
+def _weight(call: Call) -> Sequence[Any]:
+    """Return the second operand: in a backward, too, a weight or what the forward has kept."""
+    name = call.func._schema.name
+    if name in BATCHED:
+        return ()
+    first = first_of(call.func)
+    return (call.args[first if name in _OF_VECTORS else first + 1],)
+
+
+FAMILY = Family(
+    matches=lambda func: func in PRODUCTS and func not in CONVOLUTIONS,
+    key=_key,
+    kernels=kernels,
+    cold=_weight,
+)

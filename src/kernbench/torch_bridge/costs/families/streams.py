@@ -1,0 +1,137 @@
+"""Operations that stream their operands through HBM: all that no other family has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kernbench.commands import MathClass
+from kernbench.library_kernels import scattered
+from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes, vector_ps
+from kernbench.torch_bridge.costs.library import timing_of_library
+from kernbench.torch_bridge.costs.registry import Family
+from kernbench.torch_bridge.costs.rules import Reads, reads_of_rows, rule_of
+from kernbench.torch_bridge.costs.scattered import (
+    are_unlike,
+    has_steps,
+    spread_bytes,
+    spread_of_copy,
+)
+from kernbench.torch_bridge.costs.sequences import in_turn
+from kernbench.torch_bridge.costs.tensor_bytes import most_elements, num_bytes
+
+if TYPE_CHECKING:
+    from kernbench.hardware import SipSpec
+    from kernbench.torch_bridge.base.operation_timing import OperationTiming
+    from kernbench.torch_bridge.costs.operations import OperationCosts
+    from kernbench.torch_bridge.costs.registry import Call
+    from kernbench.torch_bridge.costs.rules import CostRule
+
+_SCATTERED = "aten_scattered"
+
+
+class Stream(NamedTuple):
+    """A launch of a kernel that reads and writes so many bytes."""
+
+    read: int
+    written: int
+    elements: int = 0
+    work: tuple[tuple[MathClass, int], ...] = ()
+    """The operations on each of these elements."""
+    passes: int = 1
+    """How many times it does all of it."""
+    waits_ps: int = 0
+    """How long its loads wait for each other, or its blocks for a place."""
+    spread: int | None = None
+    """Bytes of sectors that are loaded besides the elements that are needed; None where lanes
+    beside each other load elements beside each other."""
+
+
+Streams = tuple[Stream, ...]
+"""Launches one after another, of which the last is the operation itself."""
+
+
+def key(costs: OperationCosts, call: Call) -> Streams:
+    """Return what a call launches by the rule of its operation."""
+    rule = rule_of(call.func)
+    if not rule.is_known:
+        costs.unknown[call.name] += 1
+    given, result = call.given, call.result
+    read, written = moved(rule, call, costs.machine.sip_at(call.sip_id))
+    elements = most_elements((*given, result)) if rule.work else 0
+    stream = Stream(read, written, elements, rule.work, rule.passes)
+    if call.operation.is_elementwise and are_unlike((*given, result)):
+        stream = spread_out(costs, stream, result, spread_bytes(given, result))
+    if rule.clones:
+        return Stream(written, written), stream
+    return (*copies(costs, call), stream)
+
+
+def spread_out(costs: OperationCosts, stream: Stream, result: Any, spread: int) -> Stream:
+    """Return a stream that makes a result out of elements in so many more bytes of sectors.
+
+    The same stream where the vendor of the machine is not known to have such a kernel.
+    """
+    if not costs.has_kernel(_SCATTERED):
+        return stream
+    return Stream(stream.read, stream.written, most_elements((result,)), spread=spread)
+
+
+def copies(costs: OperationCosts, call: Call) -> Iterator[Stream]:
+    """Yield the copies that make operands of a call contiguous, the last operand first."""
+    for position in reversed(rule_of(call.func).copies):
+        each = call.args[position]
+        if has_steps(each) and not each.is_contiguous():
+            copy = Stream(each.nbytes, each.nbytes)
+            yield spread_out(costs, copy, each, spread_of_copy(each))
+
+
+def moved(rule: CostRule, call: Call, sip: SipSpec) -> tuple[int, int]:
+    """Return the bytes that a stream reads from HBM and writes to it."""
+    over, read, written = bytes_of(call)
+    if rule.reads is Reads.SOURCES:
+        read -= over
+    elif rule.reads is Reads.FEW:
+        read = without_largest(call.given)
+    read = round(read * reads_of_rows(call.name, call.args, sip))
+    if rule.has_second_pass(call.args):
+        read += num_bytes(call.args[each] for each in rule.rereads)
+    return read, written
+
+
+def bytes_of(call: Call) -> tuple[int, int, int]:
+    """Return the bytes of arguments that a call changes, of all that it is given, and of results.
+
+    These are the changed arguments, if there are any.
+    """
+    args = call.args
+    over = num_bytes([args[each] for each in call.operation.written if each < len(args)])
+    return over, num_bytes(call.given), over or num_bytes((call.result,))
+
+
+def without_largest(values: Iterable[Any]) -> int:
+    """Return the bytes of all operands but the largest, of which few elements are read."""
+    return sum(sorted(num_bytes((value,)) for value in values)[:-1])
+
+
+def kernels(costs: OperationCosts, name: str, streams: Streams, sip_id: int) -> OperationTiming:
+    """Return the schedules of launches one after another."""
+    sip = costs.machine.sip_at(sip_id)
+    *before, timing = (_timing(costs, name, each, sip) for each in streams)
+    for each in reversed(before):
+        timing = in_turn(each, timing)
+    return timing
+
+
+def _timing(costs: OperationCosts, name: str, stream: Stream, sip: SipSpec) -> OperationTiming:
+    read, written, elements, work, passes, waits_ps, spread = stream
+    if spread is not None:
+        assert costs.library is not None
+        kernel = scattered(_SCATTERED, elements, read, written, spread)
+        return timing_of_library(name, (kernel,), sip, costs.library)
+    math_ps = passes * vector_ps(sip, dict(work), elements)
+    of_math = {cost.value: passes * elements * count for cost, count in work}
+    return timing_by_bytes(name, sip, passes * read, written, math_ps, waits_ps, of_math)
+
+
+FAMILY = Family(matches=lambda func: False, key=key, kernels=kernels)
