@@ -59,6 +59,7 @@ from kernbench.library_kernels.quantize import (
 )
 from kernbench.library_kernels.reuse import AutogradPhase, Reuse
 from kernbench.library_kernels.streams import ELEMENTS_OF_BLOCK, column_sums, scattered, stream
+from kernbench.library_kernels.windows import Windows, window_launch
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip, merged
 
 __all__ = [
@@ -86,6 +87,7 @@ __all__ = [
     "Sweep",
     "Tiles",
     "Trip",
+    "Windows",
     "attention_kernels",
     "batched_product",
     "by_channel",
@@ -125,4 +127,5 @@ __all__ = [
     "time_kernel",
     "times_of",
     "wait_us",
+    "window_launch",
 ]

@@ -8,6 +8,7 @@ say their latencies, ATen's sources the geometry.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ _TRIP_CYCLES = 400
 arithmetic that the next trip waits for. ATen's moments of 128 groups, 512 threads each (KernelBench
 level1/35 at 80c03d44, 87fc84ca, dacd881c, less its other kernel), ask for 280 on H100 and A6000,
 490 on L40S, 560 on A100."""
+_LANES = 128
+"""Lanes that a PE issues for in a cycle: those of four warps."""
 _OVERLAP = 3.0
 """How well waits of blocks and the bytes of HBM overlap, as in ``streams``."""
 
@@ -53,14 +56,15 @@ class BlockLaunch:
     sweeps: tuple[Sweep, ...]
     serial_cycles: float = 0.0
     """What a block takes besides its sweeps: shuffles and barriers, one after another."""
-    lane_clocks: float = 0.0
-    """Instructions of all lanes of a block. Those of other blocks on the PE run beside them, at the
-    rate of simple arithmetic."""
+    issue_cycles: float = 0.0
+    """In which a PE issues the instructions of a block; other blocks' come before or after."""
     most_resident: int | None = None
     """The blocks of a PE by registers or shared memory, where these are fewer than by warps."""
     hbm_read_bytes: float
     """Of all blocks, each time that they come from HBM."""
     hbm_written_bytes: float = 0.0
+    hbm_share: float = 1.0
+    """Of a stream's bandwidth: less where blocks take short runs of bytes far from each other."""
 
     flops = 0
     """Of the matrix engines."""
@@ -83,11 +87,11 @@ def time_blocks(
     alone_us = launch.serial_cycles / clocks_per_us
     port_bytes = 0.0
     for sweep in launch.sweeps:
-        trips = sweep.loaded_bytes / sweep.under_way
+        trips = math.ceil(sweep.loaded_bytes / sweep.under_way)
         trip_us = wait_us(sip, sweep.cached) + sweep.serial_cycles / clocks_per_us
-        alone_us += max(trips, bool(trips)) * trip_us
+        alone_us += trips * trip_us
         port_bytes += sweep.loaded_bytes + sweep.stored_bytes
-    vector_us = launch.lane_clocks / sip.pe.math.elements_per_clock.simple / clocks_per_us
+    vector_us = launch.issue_cycles / clocks_per_us
     port_us = port_bytes / (float(sip.pe.dma_port_gbps) * 1e3)
     length_us = max(alone_us, together * max(port_us, vector_us))
     tiles_us = makespan([(launch.blocks, length_us)], sip.num_pes * together)
@@ -99,13 +103,13 @@ def time_blocks(
     if reuse is not None:
         moved = reuse.from_memory(*moved, sip)
     read, written = map(round, moved)
-    hbm_us = max(sip.hbm_stream_ps(read + written), sip.hbm_load_ps(read)) / 1e6
+    hbm_us = max(sip.hbm_stream_ps(read + written), sip.hbm_load_ps(read)) / 1e6 / launch.hbm_share
     start_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
     start_us = (start_ps + sip.hbm_latency_ps) / 1e6
     busy_us = norm_of((tiles_us, cache_us, hbm_us), _OVERLAP)
     mean_vector_us = vector_us * launch.blocks / sip.num_pes
     work = WorkCounts(
-        elements={"simple": launch.blocks * launch.lane_clocks},
+        elements={"simple": mean_vector_us * clocks_per_us * sip.num_pes * _LANES},
         port_bytes=port_bytes,
         hbm_bytes=sum(moved),
     )
