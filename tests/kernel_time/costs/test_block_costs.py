@@ -308,6 +308,49 @@ def test_loads_that_feed_no_product_wait_for_their_iteration_unless_they_are_nea
     assert time_ms(1, 5) < 0.7 * time_ms(64, 5)
 
 
+@triton.jit
+def sums_of_rows(x, out, n, REPEATS: tl.constexpr, B: tl.constexpr):
+    total = tl.zeros((B,), tl.float32)
+    for _ in range(REPEATS):
+        for at in range(0, n, B):
+            k = at + tl.arange(0, B)
+            total += tl.load(x + tl.program_id(0) * n + k, mask=k < n, other=0.0)
+    tl.store(out + tl.program_id(0), tl.sum(total))
+
+
+@triton.jit
+def sums_without_a_loop(x, out, n, B: tl.constexpr):
+    k = tl.arange(0, B)
+    row = tl.load(x + tl.program_id(0) * n + k, mask=k < n, other=0.0)
+    tl.store(out + tl.program_id(0), tl.sum(row))
+
+
+@pytest.mark.adr("0136-D6")
+@pytest.mark.parametrize("machine", ["h100-sxm", "a100-sxm-80g", "mi300x"])
+def test_a_loop_reads_its_bytes_however_often_it_turns(machine: str) -> None:
+    rows, n = 4096, 8192
+    with RuntimeContext(machine=machine, data=False) as torch:
+        x, out = torch.empty(rows, n), torch.empty(rows)
+
+        def time_ms(repeats: int, block: int) -> float:
+            return float(
+                triton.testing.do_bench(lambda: sums_of_rows[(rows,)](x, out, n, repeats, block))
+            )
+
+        straight = float(
+            triton.testing.do_bench(lambda: sums_without_a_loop[(rows,)](x, out, n, n))
+        )
+        turns = [time_ms(1, block) for block in (n // 4, n // 2, n, 2 * n)]
+        again = time_ms(8, n)
+    cube = load_machine(machine, 1).sip.cube
+    bandwidth = cube.hbm_bandwidth_gbps * load_machine(machine, 1).sip.num_cubes
+    least_ms = rows * n * 4 / float(bandwidth) / 1e6
+    assert min(*turns, straight) > least_ms
+    assert turns == pytest.approx([straight] * 4, rel=0.05)
+    # What an outer loop reads again is in the multiprocessor's own cache.
+    assert again < 3 * straight
+
+
 @pytest.mark.adr("0136-D7")
 def test_products_of_few_rows_of_8_bit_floats_are_converted_on_hopper() -> None:
     def costs(architecture: int, sip: SipSpec) -> BlockCosts:
