@@ -174,7 +174,8 @@ def test_the_hosts_share_is_all_that_devices_wait_for(monkeypatch: pytest.Monkey
     )
     machine = load_machine("a100-sxm-80g", 1)
     rank: Any = {"time_ns": 0.03, "compute_ns": 0.0, "comm_exposed_ns": 0.0}
-    (found,) = accuracy_of(OpLog(), machine, [rank], [])
+    (found,), kinds = accuracy_of(OpLog(), machine, [rank], [])
+    assert kinds == {"host": 0.015}
     assert found == {"family": "host", "share": 0.5, "error_percent": 9.5, "rows": 7}
 
 

@@ -1,11 +1,15 @@
 """What a run cost and why: the report, its tables, and the timeline."""
 
 from kernbench.report.accuracy import (
+    HOST,
     FamilyAccuracy,
     FamilyReport,
     accuracy_line,
+    kind_of,
     published_error,
     published_errors,
+    range_line,
+    range_of,
 )
 from kernbench.report.columns import WIDE_COLUMNS
 from kernbench.report.formats.folders import write_execution_traces, write_profiles
@@ -29,6 +33,7 @@ from kernbench.report.timeline import Timeline
 from kernbench.report.units import format_amount, format_ns, format_share, format_size
 
 __all__ = [
+    "HOST",
     "LEAST_COLUMNS",
     "WIDE_COLUMNS",
     "CollectiveReport",
@@ -54,12 +59,15 @@ __all__ = [
     "format_share",
     "format_size",
     "idle_parts",
+    "kind_of",
     "merged_slices",
     "peaks_of",
     "print_report",
     "process_groups",
     "published_error",
     "published_errors",
+    "range_line",
+    "range_of",
     "rank_views",
     "report_html",
     "trace_form",

@@ -1,10 +1,10 @@
-"""A problem of KernelBench as its own script times it: warm-ups, and an event before and after each trial.
+"""A problem of KernelBench as its own script times it: an event before and after each trial.
 
-arguments: the problem's file, what the source calls its configuration, and ``cold`` where L2 is
-flushed before each trial.
+arguments: ``torch``, or the backend and the mode of ``torch.compile`` (``inductor_max-autotune``);
+the problem's file; ``cold`` where L2 is flushed before each trial.
 
-Source: ScalingIntelligence/KernelBench, scripts/generate_baseline_time.py and its timing code, which
-flushes since December 2025.
+Source: ScalingIntelligence/KernelBench, scripts/generate_baseline_time.py and its timing code,
+which flushes since December 2025.
 """
 
 import sys
@@ -23,14 +23,16 @@ _FLUSHED = (32, 1024, 1024)
 
 
 def compiled(model: torch.nn.Module, config: str) -> Any:
-    """Return a model as a configuration runs it: ``torch``, or ``torch_compile_BACKEND_MODE``."""
-    backend, _, mode = config.removeprefix("torch").removeprefix("_compile_").partition("_")
-    return torch.compile(model, backend=backend, mode=mode or None) if backend else model
+    """Return a model as a configuration runs it."""
+    if config == "torch":
+        return model
+    backend, _, mode = config.partition("_")
+    return torch.compile(model, backend=backend, mode=mode or None)
 
 
 def main() -> None:
     """Time trials."""
-    path, config, cold = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "cold"
+    config, path, cold = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "cold"
     problem: dict[str, Any] = {"__name__": path.stem}
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), problem)
     with torch.no_grad():
