@@ -26,7 +26,8 @@ from kernbench.report import (
 )
 from kernbench.report.accuracy import accuracy_of
 from kernbench.runtime_api import RuntimeContext
-from validation.scores.report import errors_by_machine, render_page, render_text, to_json
+from validation.scores.published import errors_by_machine
+from validation.scores.report import render_page, render_text, to_json
 
 ROOT = Path(__file__).parents[2]
 GEMM = "device,op,dtype,m,n,k,time_us,source\n"

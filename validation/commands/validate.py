@@ -167,9 +167,10 @@ def validate(options: ValidateOptions) -> int:
     import json
 
     from kernbench.cli.sweeps.plot import format_of_plot
+    from validation.programs.kept import PROGRAMS
+    from validation.scores.published import published
     from validation.scores.report import (
         dump_plot,
-        errors_by_machine,
         render_page,
         render_text,
         to_json,
@@ -187,7 +188,8 @@ def validate(options: ValidateOptions) -> int:
                 file.write(f"{found}\n".encode())
         if "--page" in outputs:
             with outputs.writing("--page") as file:
-                file.write(render_page(scored, _ABOUT + _command(options), machines).encode())
+                about, folder = _ABOUT + _command(options), Path(options.programs or PROGRAMS)
+                file.write(render_page(scored, about, machines, folder).encode())
         if "--plot" in outputs:
             with outputs.writing("--plot") as file:
                 dump_plot(scored, file, format_of_plot(Path(outputs.path_of("--plot"))))
@@ -195,7 +197,7 @@ def validate(options: ValidateOptions) -> int:
             with outputs.writing("--publish") as file:
                 errors = {
                     "made by": f"{_words(options)} --publish",
-                    "errors": errors_by_machine(scored, machines),
+                    **published(scored, machines),
                 }
                 file.write(f"{json.dumps(errors, indent=1)}\n".encode())
         outputs.publish()

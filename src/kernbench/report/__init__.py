@@ -1,11 +1,14 @@
 """What a run cost and why: the report, its tables, and the timeline."""
 
 from kernbench.report.accuracy import (
+    ELSEWHERE,
     HOST,
     FamilyAccuracy,
     FamilyReport,
+    Ranges,
     accuracy_line,
     kind_of,
+    pair_line,
     published_error,
     published_errors,
     range_line,
@@ -33,6 +36,7 @@ from kernbench.report.timeline import Timeline
 from kernbench.report.units import format_amount, format_ns, format_share, format_size
 
 __all__ = [
+    "ELSEWHERE",
     "HOST",
     "LEAST_COLUMNS",
     "WIDE_COLUMNS",
@@ -43,6 +47,7 @@ __all__ = [
     "IdleParts",
     "KernelReport",
     "Peaks",
+    "Ranges",
     "RankReport",
     "RankView",
     "Report",
@@ -61,6 +66,7 @@ __all__ = [
     "idle_parts",
     "kind_of",
     "merged_slices",
+    "pair_line",
     "peaks_of",
     "print_report",
     "process_groups",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
@@ -195,7 +195,8 @@ def accuracy_of(
         if template.kind == "kernel":
             kernels[template.family, kind_of(template)] += time_ps
     scale = sum(each["compute_ns"] for each in per_rank) / (kernels.total() or 1)
-    shares, kinds = Counter[str](), Counter[str]()
+    shares: defaultdict[str, float] = defaultdict(float)
+    kinds: defaultdict[str, float] = defaultdict(float)
     for (family, kind), time_ps in kernels.items():
         shares[family] += time_ps * scale
         kinds[kind] += time_ps * scale
@@ -263,6 +264,44 @@ def range_line(found: TimeRange) -> str:
     )
     low, high = format_ns(found["low_ns"]), format_ns(found["high_ns"])
     return f"between {low} and {high} with 80 % confidence: {kinds}"
+
+
+class Pairs(TypedDict):
+    """Pairs of measured variants of one thing, and how they were ordered by modeled times."""
+
+    pairs: int
+    within: float
+    """Four of five measured ratios are within this factor of the modeled one."""
+    right: list[tuple[float | None, int, float]]
+    """By how far apart pairs are modeled, as a factor (None: any further): how many, and the share
+    that was ordered right."""
+
+
+def pair_line(
+    variants: str, first: float, second: float, known: Mapping[str, Pairs] | None = None
+) -> str:
+    """Return how sure the order of two modeled times is; empty where they are far enough apart.
+
+    ``variants`` are ``kernels`` (configurations of one), ``runs`` or ``plans``.
+
+    >>> known = {"plans": Pairs(pairs=90, within=1.2, right=[(1.05, 30, 0.6), (None, 60, 0.9)])}
+    >>> pair_line("plans", 1.0, 1.02, known)
+    'closer than errors of plans differ (20 %): of 30 pairs as close, 60 % were ordered right'
+    >>> pair_line("plans", 1.0, 1.5, known)
+    ''
+    """
+    pairs = (_published().get("pairs", {}) if known is None else known).get(variants)
+    if pairs is None or not min(first, second) > 0:
+        return ""
+    apart = max(first, second) / min(first, second)
+    if apart >= pairs["within"]:
+        return ""
+    fitting = (each for each in pairs["right"] if each[0] is None or apart < each[0])
+    _, count, right = next(fitting, pairs["right"][-1])
+    return (
+        f"closer than errors of {variants} differ ({pairs['within'] * 100 - 100:.0f} %): of "
+        f"{count} pairs as close, {right * 100:.0f} % were ordered right"
+    )
 
 
 def _share(family: FamilyReport) -> str:

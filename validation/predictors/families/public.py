@@ -14,15 +14,20 @@ _COLD_SINCE = "2025-12-30"
 _LEVELS = ("level1", "level2", "level3")
 
 
-def kernelbench(row: Row, programs: Path) -> ChosenProgram:
-    """A problem, as it was when the row was measured."""
-    level, config = row.fields["level"], row.fields["config"]
+def problem_of(row: Row, programs: Path) -> Path:
+    """Return where the problem of a row of KernelBench is, as it was when it was measured."""
+    level = row.fields["level"]
     if level not in _LEVELS:
         raise ProgramError("problems above level 3 want weights or data from a network")
     folder = folder_of(programs, "KernelBench", row.fields["commit"][:8]) / "KernelBench"
-    problem, cold = folder / level / row.fields["problem"], row.fields["date"] >= _COLD_SINCE
+    return folder / level / row.fields["problem"]
+
+
+def kernelbench(row: Row, programs: Path) -> ChosenProgram:
+    """A problem, as its source times it."""
+    config, cold = row.fields["config"], row.fields["date"] >= _COLD_SINCE
     said = config.removeprefix("torch_compile_").replace("inductor_default", "inductor")
-    made = loop("kernelbench", said, problem, "cold" if cold else "warm")
+    made = loop("kernelbench", said, problem_of(row, programs), "cold" if cold else "warm")
     return ChosenProgram(program=replace(made, is_compiled=is_compiled(row)))
 
 

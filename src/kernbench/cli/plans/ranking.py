@@ -20,6 +20,7 @@ from kernbench.plans import (
     memory,
     node_of,
 )
+from kernbench.report import pair_line
 
 _SLIGHT = 0.02
 """Differences below this share of the best time are not worth a word."""
@@ -173,6 +174,9 @@ def remarks(ranking: Ranking) -> list[str]:
         "collectives between stages and replicas are timed alone: that several share the network, "
         "or overlap compute, is not modeled"
     ]
+    first, *others = (each.seconds for each in ranking.timed[:2])
+    if others and (unsure := pair_line("plans", first, *others)):
+        said.append(f"the first two layouts are {unsure}")
     if ranking.timed[0].joules is not None:
         said.append(
             "energy is of devices alone; they idle in the pipeline's gaps, and sends between "
