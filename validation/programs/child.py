@@ -169,7 +169,7 @@ def _answer_by(program: Program, machine: Machine, folding: Folding | None) -> P
     step_us = lines.found * program.unit_us
     if program.units_per_step:
         step_us = program.units_per_step / lines.found * 1e6 if lines.found else 0.0
-    host_share = _host_share(context, step_us)
+    host_share = 0.0 if program.of_kernels else _host_share(context, step_us)
     shares = _shares(context, host_share)
     return ProgramAnswer(step_us=step_us, host_share=host_share, shares=shares)
 

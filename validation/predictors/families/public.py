@@ -34,13 +34,13 @@ def kernelbench(row: Row, programs: Path) -> ChosenProgram:
 def tritonbench(row: Row, programs: Path) -> ChosenProgram:
     """An input of a kernel (perf_G), or of an operation of PyTorch (perf_T)."""
     said = (row.fields[name] for name in ("part", "op", "input_size"))
-    return ChosenProgram(
-        program=loop("tritonbench", folder_of(programs, "TritonBench", "603e28a5"), *said)
-    )
+    made = loop("tritonbench", folder_of(programs, "TritonBench", "603e28a5"), *said)
+    return ChosenProgram(program=replace(made, of_kernels=True))
 
 
 def geak(row: Row, programs: Path) -> ChosenProgram:
     """A configuration of a kernel."""
     clone = folder_of(programs, "GEAK-eval", row.fields["commit"][:8])
     folder, name = clone / "geak_eval/data/ROCm/data/ROCm_v1", Path(row.fields["path"]).stem
-    return ChosenProgram(program=loop("geak", folder, name, row.fields["params"]))
+    made = loop("geak", folder, name, row.fields["params"])
+    return ChosenProgram(program=replace(made, of_kernels=True))

@@ -55,7 +55,11 @@ def main() -> None:
 
         def run_benchmark(self, current_params_dict: dict[str, Any], **_: object) -> None:
             if json.loads(json.dumps(current_params_dict)) == wanted:
-                say(triton.testing.do_bench(self.op) / 1e3)
+                took_ms = triton.testing.do_bench(self.op)
+                # Benchmarks leave nothing in the run; this says what their time is of.
+                self.op()
+                torch.cuda.synchronize()
+                say(took_ms / 1e3)
 
     stub: Any = ModuleType("geak_eval.perf.ROCm.performance_utils_pytest")
     stub.PytestBenchmarker = Benchmarker
