@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 import triton
 
 from validation.programs.loops.timing import say
