@@ -36,6 +36,9 @@ class Form:
     """The column of the operation, or ``=NAME`` where all rows are of one."""
     dtype: str
     """The column of the dtype, or ``=NAME``."""
+    device: str = "device"
+    """The column of the device, or ``=NAME``; so for ``source``."""
+    source: str = "source"
     time: tuple[str, ...] = ("time_us",)
     """Columns of the time, the first that is not empty counts; the unit is in the name."""
     rates: Mapping[str, str] | None = None
@@ -58,6 +61,40 @@ _PROGRAM = ("program", "model", "seq_len", "local_batch", "global_batch", "n_dev
 
 # In the order in which they are looked for: the first whose columns are all there.
 FORMS = (
+    Form(
+        category=Category.PROGRAMS,
+        columns=("level", "problem", "mean_ms"),
+        op="problem",
+        dtype="=float32",
+        device="hardware",
+        source="=kernelbench",
+        time=("mean_ms",),
+        together=("level", "problem"),
+        shown=("level", "problem", "config", "folder", "commit"),
+    ),
+    Form(
+        category=Category.PROGRAMS,
+        columns=("part", "op", "input_size"),
+        op="op",
+        dtype="=",
+        device="=A100-SXM4-80GB",
+        source="=tritonbench",
+        time=("ms",),
+        together=("part", "op"),
+        shown=("part", "op", "input_size"),
+    ),
+    Form(
+        category=Category.PROGRAMS,
+        columns=("branch", "kernel", "params"),
+        op="kernel",
+        dtype="=",
+        device="=MI300X",
+        source="=geak",
+        time=("ms",),
+        together=("kernel",),
+        may_lack_time=True,
+        shown=("branch", "kernel", "params"),
+    ),
     Form(
         category=Category.SERVING,
         columns=("isl", "osl", "ttft_s"),
@@ -177,15 +214,15 @@ def form_of(file: str, columns: set[str]) -> Form:
     Raises:
         UsageError: A column that every file needs is missing, or those of all forms are.
     """
-    missing = [each for each in ("device", "source") if each not in columns]
-    if missing:
-        raise UsageError(f"{file}: columns are missing: {', '.join(missing)}")
     for form in FORMS:
         if columns.issuperset(form.columns):
             lacking = _lacking(form, columns)
             if lacking:
                 raise UsageError(f"{file}: columns are missing: {', '.join(lacking)}")
             return form
+    missing = [each for each in ("device", "source") if each not in columns]
+    if missing:
+        raise UsageError(f"{file}: columns are missing: {', '.join(missing)}")
     known = "; ".join(f"{', '.join(form.columns)} for {form.category}" for form in FORMS)
     raise UsageError(f"{file}: the columns are of no category; it takes {known}")
 
@@ -193,7 +230,7 @@ def form_of(file: str, columns: set[str]) -> Form:
 def _lacking(form: Form, columns: set[str]) -> list[str]:
     return [
         name
-        for name in (form.op, form.dtype, form.time[0])
+        for name in (form.device, form.source, form.op, form.dtype, form.time[0])
         if not name.startswith("=") and _column(form, name, columns) is None
     ]
 

@@ -145,10 +145,10 @@ def _read(file: str, reader: csv.DictReader[str]) -> Iterable[Row]:
         time_us, per, why_no_time = time_of(form, fields, where)
         yield Row(
             category=form.category,
-            device=fields["device"],
+            device=text_of(form, form.device, fields),
             op=text_of(form, form.op, fields),
             dtype=_dtype_of(form, fields),
-            source=fields["source"],
+            source=text_of(form, form.source, fields),
             time_us=time_us,
             fields=fields,
             file=file,

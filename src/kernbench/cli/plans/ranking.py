@@ -22,6 +22,7 @@ from kernbench.plans import (
     memory,
     node_of,
 )
+from kernbench.report import pair_line
 
 _SLIGHT = 0.02
 """Differences below this share of the best time are not worth a word."""
@@ -217,6 +218,9 @@ def remarks(ranking: Ranking) -> list[str]:
             "links"
         )
     said += ranking.notes
+    first, *nexts = (each.seconds for each in ranking.timed[:2])
+    if nexts and (unsure := pair_line("plans", first, *nexts)):
+        said.append(f"the first two layouts are {unsure}")
     if ranking.timed[0].joules is not None:
         said.append(
             "energy is of devices alone; they idle in the pipeline's gaps, and sends between "

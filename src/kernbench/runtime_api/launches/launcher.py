@@ -139,6 +139,7 @@ class KernelLauncher:
         self._alike: dict[Hashable, KernelEntry] = {}
         """The same entries, keyed by what decides plans: binaries with equal plans share one."""
         self.kept_plans = KeptPlans()
+        self._said: set[str] = set()
 
     def launch_named(
         self,
@@ -417,6 +418,12 @@ class KernelLauncher:
         """Note that a tuner benchmarks the kernel whose launch follows; see ``Launcher``."""
         checks = self.run.sanitizer is not None and self.run.has_data
         self.run.rank_state.tuned = kept if checks else None
+
+    def remark(self, line: str) -> None:
+        """Have the report of the run say a line, once; see ``Launcher``."""
+        if line not in self._said:
+            self._said.add(line)
+            self.run.remarks.append(lambda: [line])
 
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         """Return the modeled device time of what ``fn`` launches; no clock moves, no data."""
