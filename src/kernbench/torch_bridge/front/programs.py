@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernbench.clock import on_thread
+from kernbench.interrupts import unbroken
 from kernbench.open_files import LeftOpen
 from kernbench.runtime_api import RankState, with_restarts
 from kernbench.torch_bridge import c10d
@@ -177,8 +178,15 @@ class Programs:
                 self.globals.end()
                 self._files.close()
             finally:
-                self.assignments.close()
-                patches.close()
+                self._restore(patches)
+
+    @unbroken
+    def _restore(self, patches: Patches) -> None:
+        """Show what all have, then what it replaced; an interrupt (Ctrl-C) waits meanwhile."""
+        try:
+            self.assignments.close()
+        finally:
+            patches.close()
 
     def execute(self, name: str) -> ModuleType:
         """Execute the program as the module ``name`` of the calling process."""
