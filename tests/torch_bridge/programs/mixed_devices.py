@@ -104,7 +104,8 @@ def outcome(case: Case, device: Tensor, host: Tensor) -> list[str]:
     try:
         found = case(device, host)
     except RuntimeError as error:
-        assert re.search("same device|Mismatching .* device", str(error)), error
+        if re.search("same device|Mismatching .* device", str(error)) is None:
+            raise
         return ["refused", host.device.type]
     return [found.device.type, host.device.type]
 

@@ -404,6 +404,8 @@ def inside(process: Process) -> Iterator[None]:
             else:
                 with observer, sanitizer, _one_thread_backward():
                     yield
+            if process.order is not None:
+                process.order.raise_late()
         finally:
             process.observers.remove(observer)
             if process.memory_use is not None:
