@@ -32,9 +32,9 @@ class Form:
     category: Category
     columns: tuple[str, ...]
     """Those that only this form has; they also say what a row's shape is."""
-    op: str
+    op: str = "op"
     """The column of the operation, or ``=NAME`` where all rows are of one."""
-    dtype: str
+    dtype: str = "dtype"
     """The column of the dtype, or ``=NAME``."""
     device: str = "device"
     """The column of the device, or ``=NAME``; so for ``source``."""
@@ -109,7 +109,6 @@ FORMS = (
         category=Category.PROGRAMS,
         columns=("metric", "value", "unit"),
         op="program",
-        dtype="dtype",
         time=("derived_step_time_s",),
         together=("program", "model"),
         may_lack_time=True,
@@ -120,7 +119,6 @@ FORMS = (
         category=Category.PROGRAMS,
         columns=("gmacs", "img_size", "step_time_ms"),
         op="phase",
-        dtype="dtype",
         time=("step_time_ms",),
         together=("model",),
         may_lack_time=True,
@@ -129,7 +127,6 @@ FORMS = (
     Form(
         category=Category.MLA,
         columns=("mla_dtype", "tp_size"),
-        op="op",
         dtype="mla_dtype",
         together=("batch", "q_len", "kv_len", "heads"),
         may_lack_time=True,
@@ -138,7 +135,6 @@ FORMS = (
     Form(
         category=Category.LINEAR_ATTENTION,
         columns=("d_conv", "num_tokens", "phase"),
-        op="op",
         dtype="=bfloat16",
         together=("model_name", "batch_size", "seq_len"),
         may_lack_time=True,
@@ -147,8 +143,6 @@ FORMS = (
     Form(
         category=Category.MOE,
         columns=("topk", "num_experts", "inter_size"),
-        op="op",
-        dtype="dtype",
         together=("num_tokens", "hidden_size", "inter_size", "topk", "num_experts"),
         may_lack_time=True,
         shown=(
@@ -159,7 +153,6 @@ FORMS = (
     Form(
         category=Category.ATTENTION,
         columns=("q_len", "kv_len", "kv_heads"),
-        op="op",
         dtype="attn_dtype",
         together=("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim"),
         may_lack_time=True,
@@ -171,31 +164,15 @@ FORMS = (
     Form(
         category=Category.TP_SCALING,
         columns=("tp", "pp"),
-        op="op",
-        dtype="dtype",
         rates=_TIMES_OF_MODELS,
         together=("model", "tp", "pp"),
         shown=("model", "seq", "batch", "tp", "pp", "cp", "dp"),
     ),
-    Form(
-        category=Category.GEMM,
-        columns=("m", "n", "k"),
-        op="op",
-        dtype="dtype",
-        together=("n", "k"),
-    ),
-    Form(
-        category=Category.MEMBOUND,
-        columns=("rows", "cols"),
-        op="op",
-        dtype="dtype",
-        together=("rows", "cols"),
-    ),
+    Form(category=Category.GEMM, columns=("m", "n", "k"), together=("n", "k")),
+    Form(category=Category.MEMBOUND, columns=("rows", "cols"), together=("rows", "cols")),
     Form(
         category=Category.COLLECTIVES,
         columns=("n_ranks", "bytes"),
-        op="op",
-        dtype="dtype",
         together=("op", "n_ranks"),
         may_lack_time=True,
     ),
