@@ -218,9 +218,10 @@ def remarks(ranking: Ranking) -> list[str]:
             "links"
         )
     said += ranking.notes
-    first, *nexts = (each.seconds for each in ranking.timed[:2])
-    if nexts and (unsure := pair_line("plans", first, *nexts)):
-        said.append(f"the first two layouts are {unsure}")
+    if len(ranking.timed) > 1:
+        first, second = (each.seconds for each in ranking.timed[:2])
+        if unsure := pair_line("plans", first, second):
+            said.append(f"the first two layouts are {unsure}")
     if ranking.timed[0].joules is not None:
         said.append(
             "energy is of devices alone; they idle in the pipeline's gaps, and sends between "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -132,8 +133,6 @@ class Programs:
 
 def missing() -> str:
     """Return why programs cannot be run here; empty where they can."""
-    try:
-        import torch  # noqa: F401
-    except ImportError:
+    if importlib.util.find_spec("torch") is None:
         return 'no program was run: that needs PyTorch, pip install "kernbench[torch]"'
     return ""

@@ -83,7 +83,7 @@ class GemmTile:
         return (a, b, c), (m, n, k, self.steps(k), *strides, *of_c)
 
     def constants(self, dtype: DType, is_wide: bool = False) -> dict[str, Any]:
-        """Return the constexprs and options of :attr:`kernel`, for tensors of any extent if wide."""
+        """Return the constexprs and options of :attr:`kernel`; wide: for any extent."""
         if self.is_vector:
             return {
                 "ACTIVATION": None,
