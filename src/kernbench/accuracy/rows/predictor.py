@@ -39,6 +39,8 @@ class Answer:
     """Of a program: the share of its time in which devices wait for their hosts, from 0 to 1."""
     shares: Mapping[str, float] = field(default_factory=dict)
     """Of a program: what its devices' time is of, by kind of kernels."""
+    peak_bytes: float = 0.0
+    """Of a program: the peak of a rank's memory; 0 where it is not known."""
     ran: Ran | None = None
     """What was run for the time; None where there is none."""
     composed_us: float | None = None
