@@ -51,7 +51,7 @@ class ProgramAnswer:
     shares: Mapping[str, float] = field(default_factory=dict)
     """What the devices' time is of, by kind of kernels (``kernbench.report.kind_of``)."""
     peak_bytes: float = 0.0
-    """Of the rank whose allocator reserved most; 0 where it is not known."""
+    """The bytes of the rank whose allocator reserved most; 0 where it is not known."""
 
 
 def forget(path: Path, begins: tuple[str, ...]) -> None:

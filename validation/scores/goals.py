@@ -254,7 +254,7 @@ _OF_COLLECTIVES: tuple[tuple[str, float, Callable[[Row], bool]], ...] = (
     ("all collectives in a node", 7.0, _is_in_a_node),
     ("collectives of L40S and over PCIe", 12.0, _is_over_pcie),
 )
-"""Of collectives, all rows: those between nodes were in view when constants were set."""
+"""Goals of collectives, all rows: those between nodes were in view when constants were set."""
 
 
 def _is_narrow_product(row: Row) -> bool:

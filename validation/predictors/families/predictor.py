@@ -42,7 +42,7 @@ ADAPTERS = {
     "tritonbench": f"{_ROOM}.public:tritonbench",
     "geak": f"{_ROOM}.public:geak",
 }
-"""By source, who says what is run for a row."""
+"""Who says what is run for a row, by source."""
 Adapter = Callable[[Row, Path], ChosenProgram]
 
 

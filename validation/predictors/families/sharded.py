@@ -108,7 +108,7 @@ _FMS_SHARES = {
     ("H100-80GB", "Llama-2 34b"): 0.87,
     ("H100-80GB", "Llama-2 70b"): 0.71,
 }
-"""Of layers that are recomputed: from the table of MFU and HFU beside that of tokens."""
+"""The shares of layers that are recomputed: from the table of MFU and HFU beside that of tokens."""
 _BANDWIDTH = "links.scale_out.bandwidth_gbps"
 _FMS_NETWORK = {"A100-80GB": ((_BANDWIDTH, 6.25),), "H100-80GB": ((_BANDWIDTH, 12.5),)}
 """400 and 800 Gb/s per node, as the table says."""

@@ -80,10 +80,10 @@ class Config:
     """``1f1b``, ``gpipe``, or ``interleaved`` (two pieces of the model a stage)."""
     sequence_parallel: bool = False
     recompute: str = "none"
-    """Of layers' forward passes, what backward does again: ``none``, ``full``, or ``selective``:
+    """What backward does again of layers' forward passes: ``none``, ``full``, or ``selective``:
     all but attention, exchanges and every second product."""
     recompute_share: float = 1.0
-    """Of the layers."""
+    """The share of layers that do so."""
     compile: bool = False
     steps: int = 3
 
