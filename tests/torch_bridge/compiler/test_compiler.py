@@ -72,6 +72,20 @@ def test_what_is_compiled_computes_as_the_host_in_kernels_that_the_report_names(
 
 
 @pytest.mark.slow
+@pytest.mark.adr("0126-D1")
+def test_kernels_are_tried_while_they_are_compiled(tmp_path: Path) -> None:
+    done = run_compiled(tmp_path, "tuned_when_compiled.py")
+    assert "as on the host" in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.adr("0126-D1")
+def test_a_function_is_compiled_ahead_of_its_first_call(tmp_path: Path) -> None:
+    done = run_compiled(tmp_path, "ahead_of_time.py", args=[str(tmp_path / "made.pt2")])
+    assert "as in eager mode" in done.stdout, done.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.adr("0126-D4")
 def test_ranks_compile_each_for_themselves(tmp_path: Path) -> None:
     done = run_compiled(tmp_path, "inductor_ranks.py", "--nproc-per-node", "2")

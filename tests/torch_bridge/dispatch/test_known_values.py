@@ -121,6 +121,12 @@ def test_kernels_decide_by_known_numbers_and_take_the_time_that_data_takes() -> 
     assert found[0] == found[1]
 
 
+@pytest.mark.adr("0098-D6")
+@pytest.mark.parametrize("data", [True, False])
+def test_kernels_decide_by_a_few_numbers_of_a_large_table(data: bool) -> None:
+    run_kernels("what_is_in_a_large_table", data=data)
+
+
 @pytest.mark.adr("0193-D3")
 def test_launches_that_read_the_same_numbers_take_the_same_time_without_running(
     monkeypatch: pytest.MonkeyPatch,
