@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,12 +74,14 @@ def _softmax(given: Arguments, result: Any, sip: SipSpec) -> Launches:
     return (aten.softmax(outer, cols, x.element_size(), sip, is_early),)
 
 
-def _softmax_backward(given: Arguments, result: Any, sip: SipSpec) -> Launches:
+def _softmax_backward(
+    given: Arguments, result: Any, sip: SipSpec, of_log: bool = False
+) -> Launches:
     grad = given["grad_output"]
     outer, cols, inner = _around(grad, given["dim"])
     if inner > 1:
         return None
-    return (aten.softmax_backward(outer, cols, grad.element_size(), sip),)
+    return aten.softmax_backward(outer, cols, grad.element_size(), sip, of_log)
 
 
 def _group_norm(given: Arguments, result: Any, sip: SipSpec) -> Launches:
@@ -179,7 +182,8 @@ _GEOMETRIES: dict[str, _Geometry] = {
     for geometry, operations in (
         (_layer_norm, "native_layer_norm _fused_rms_norm"),
         (_softmax, "_softmax _log_softmax _safe_softmax"),
-        (_softmax_backward, "_softmax_backward_data _log_softmax_backward_data"),
+        (_softmax_backward, "_softmax_backward_data"),
+        (partial(_softmax_backward, of_log=True), "_log_softmax_backward_data"),
         (_group_norm, "native_group_norm"),
         (_batch_norm, "native_batch_norm"),
         (_nll_loss, "nll_loss_forward"),
