@@ -1,11 +1,13 @@
 """Reductions: the blocks that Reduce.cuh chooses, and published times."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.hardware import load_machine
-from kernbench.library_kernels.aten import Reduction, reduction
+from kernbench.library_kernels.aten import Reduction, log_sum_exp, reduction
 from tests.library_kernels.aten.measured import milliseconds
 
 H100 = load_machine("h100-sxm").sip
@@ -55,6 +57,31 @@ def test_few_outputs_are_split_once_their_threads_have_many_values() -> None:
     # All 512 threads share an output: 128 values each are too few to split, 512 are 32 times 16.
     assert four(1 << 16) == 4
     assert four(1 << 18) == 4 * 32
+
+
+def test_a_log_sum_exp_is_nine_launches() -> None:
+    """TritonBench's logsumexp of 134,217,728 floats on an A100: 1.976 ms."""
+    sip = load_machine("a100-sxm-80g").sip
+    launches = log_sum_exp(whole(1 << 27), sip)
+    assert len(launches) == 9
+    # Two readings, a difference and exponentials in memory.
+    moved = sum(each.hbm_read_bytes + each.hbm_written_bytes for each in launches)
+    assert moved == pytest.approx(6 * 4 * (1 << 27), rel=1e-6)
+    assert milliseconds(launches, sip) == pytest.approx(1.976, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("elements", "measured_ms"), [(1 << 27, 1.149 - 0.617), (1 << 24, 0.167 - 0.085)]
+)
+def test_deviations_are_bound_by_their_arithmetic(elements: int, measured_ms: float) -> None:
+    """TritonBench's gelu_std on an A100, less a launch of as many bytes as its gelu."""
+    sip = load_machine("a100-sxm-80g").sip
+    std, total = (
+        milliseconds([reduction(replace(whole(elements), is_of_moments=each), sip)], sip)
+        for each in (True, False)
+    )
+    assert std == pytest.approx(measured_ms, rel=0.12)
+    assert std > 1.3 * total
 
 
 @given(
