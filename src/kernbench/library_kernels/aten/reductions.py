@@ -21,7 +21,7 @@ _LEAST_VECTORIZED = 128
 _MOMENTS_AT_A_TIME = 2
 _MOMENT_CYCLES = 0.48
 """In which a PE issues an element's part in moments, some 60 instructions: TritonBench's gelu_std
-of 17 and 134 million floats, less their gelu, on an A100."""
+of 134 million floats, less its gelu, on an A100."""
 _STEP_CYCLES = 60
 """A step of a block's tree: shared memory and a barrier, or a shuffle."""
 _LAST_CYCLES = 2000
