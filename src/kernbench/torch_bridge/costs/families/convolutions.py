@@ -117,7 +117,8 @@ def _kernels(
 ) -> OperationTiming:
     sip = costs.machine.sip_at(sip_id)
     if isinstance(problem, _Product):
-        timing: OperationTiming = costs.once(gemm.kernels, name, problem.product, sip_id)
+        timing = costs.once(gemm.kernels, name, problem.product, sip_id)
+        assert timing is not None
         size_bytes = problem.rearranged
         if not size_bytes:
             return timing
