@@ -11,6 +11,7 @@ from kernbench.library_kernels.attention import (
     flash_launches,
     ragged_launches,
 )
+from kernbench.library_kernels.blocks import BlockLaunch, Sweep, time_blocks, wait_us
 from kernbench.library_kernels.choice import KernelChoice, fastest, times_of
 from kernbench.library_kernels.convolution import (
     Convolution,
@@ -57,13 +58,14 @@ from kernbench.library_kernels.quantize import (
     scale_and_quantize_rows,
 )
 from kernbench.library_kernels.reuse import AutogradPhase, Reuse
-from kernbench.library_kernels.streams import ELEMENTS_OF_BLOCK, column_sums, scattered, stream
+from kernbench.library_kernels.streams import column_sums, stream
+from kernbench.library_kernels.windows import Windows, window_launch
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip, merged
 
 __all__ = [
-    "ELEMENTS_OF_BLOCK",
     "AttentionProblem",
     "AutogradPhase",
+    "BlockLaunch",
     "Convolution",
     "ConvolutionPass",
     "ExpertLoad",
@@ -81,8 +83,10 @@ __all__ = [
     "Product",
     "Reuse",
     "Splits",
+    "Sweep",
     "Tiles",
     "Trip",
+    "Windows",
     "attention_kernels",
     "batched_product",
     "by_channel",
@@ -114,10 +118,12 @@ __all__ = [
     "ragged_launches",
     "recurrent_decode",
     "scale_and_quantize_rows",
-    "scattered",
     "sequence_convolution",
     "stream",
     "streamed",
+    "time_blocks",
     "time_kernel",
     "times_of",
+    "wait_us",
+    "window_launch",
 ]

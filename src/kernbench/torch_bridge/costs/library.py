@@ -1,22 +1,23 @@
-"""Schedules of operations that run kernels of the machine's vendor library."""
+"""Schedules of operations that run kernels of a library: of the vendor's, or by their blocks."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernbench.commands import Engine, Space
-from kernbench.library_kernels import times_of
+from kernbench.library_kernels import time_blocks, times_of
 from kernbench.op_log import Limit, Template, added
 from kernbench.torch_bridge.base.operation_timing import OperationTiming
+from kernbench.torch_bridge.costs.by_bytes import MEMBOUND
 
 if TYPE_CHECKING:
     from kernbench.hardware import KernelLibrary, SipSpec
-    from kernbench.library_kernels import KernelTime, LibraryKernel, Reuse
+    from kernbench.library_kernels import BlockLaunch, KernelTime, LibraryKernel, Reuse
     from kernbench.op_log import Column
 
 
@@ -37,22 +38,52 @@ def timing_of_library(
     """
     for each in kernels:
         library.constants(each.name)
+
+    def timed(queued: bool) -> Sequence[KernelTime]:
+        return times_of(kernels, sip, library, queued, reuse)
+
     return OperationTiming(
-        partial(_template, name, tuple(kernels), sip, library, flops, reuse),
+        partial(_template, name, tuple(kernels), sip, timed, library.family_of, flops, reuse),
         partial(timing_of_library, name, kernels, sip, library, flops),
+    )
+
+
+def timing_of_blocks(
+    name: str,
+    launches: Sequence[BlockLaunch],
+    sip: SipSpec,
+    flops: int | None = None,
+    reuse: Reuse | None = None,
+) -> OperationTiming:
+    """Return the schedules of an operation whose launches are known by their blocks, in turn.
+
+    ``flops`` are those of the operation, which vector engines do.
+    """
+
+    def timed(queued: bool) -> Sequence[KernelTime]:
+        return [
+            time_blocks(each, sip, queued or number > 0, reuse)
+            for number, each in enumerate(launches)
+        ]
+
+    return OperationTiming(
+        partial(_template, name, tuple(launches), sip, timed, lambda _: MEMBOUND, flops, reuse),
+        partial(timing_of_blocks, name, launches, sip, flops),
     )
 
 
 def _template(
     name: str,
-    kernels: tuple[LibraryKernel, ...],
+    kernels: Sequence[LibraryKernel] | Sequence[BlockLaunch],
     sip: SipSpec,
-    library: KernelLibrary,
+    timed: Callable[[bool], Sequence[KernelTime]],
+    family_of: Callable[[str], str],
     flops: int | None,
     reuse: Reuse | None,
     queued: bool,
 ) -> Template:
-    times = times_of(kernels, sip, library, queued, reuse)
+    times = timed(queued)
+    longest = max(range(len(times)), key=lambda number: times[number].total_us)
     limits: Counter[Limit] = Counter()
     for each in times:
         limits += _limits(each, sip)
@@ -74,7 +105,7 @@ def _template(
     return Template(
         name=name,
         kind="kernel",
-        family=library.family_of(max(zip(times, kernels, strict=True), key=_total)[1].name),
+        family=family_of(kernels[longest].name),
         algorithm="",
         duration_ps=duration_ps,
         flops=flops,
@@ -88,10 +119,6 @@ def _template(
             _rows, duration_ps, (hbm_ps, hbm_ps, gemm_ps, math_ps), (read, written), flops
         ),
     )
-
-
-def _total(each: tuple[KernelTime, LibraryKernel]) -> float:
-    return each[0].total_us
 
 
 _WORK = (Limit.GEMM, Limit.MATH, Limit.CACHE, Limit.HBM)

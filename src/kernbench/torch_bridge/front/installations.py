@@ -31,6 +31,7 @@ from kernbench.torch_bridge.replaced import (
     flex_attention,
     int4_products,
     library_calls,
+    printing,
     products_for_gpus,
     profiling,
     sharding,
@@ -270,5 +271,6 @@ def _of_torch(programs: Programs) -> list[Installation]:
         Installation("dropout", "dropout as one operation of a GPU", dropout.install),
         Installation("recurrent", "recurrent layers as one operation of a GPU", recurrent.install),
         Installation("rms_norm", "RMS norms as one operation of a GPU", rms_norm.install),
+        Installation("replaced.printing", "printing tensors of a device", printing.install),
         Installation("replaced.one_hot", "one_hot as a GPU has it", one_hot.install),
     ]
