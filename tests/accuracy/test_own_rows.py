@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernbench.accuracy.rows import OWN, Category
+from kernbench.accuracy.rows import OWN, Category, read_rows
 from kernbench.cli import app as command_line
 from kernbench.cli.commands.validate import ValidateOptions, validate
 from kernbench.errors import UsageError
@@ -79,6 +79,13 @@ def test_published_rows_are_refused_in_a_sentence(
     assert "gemm, membound, collectives" in done.stderr
     assert "make validate" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("spelled", ["bfloat16", "torch.bfloat16", "BF16"])
+def test_dtypes_of_rows_are_read_as_people_write_them(tmp_path: Path, spelled: str) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text(ROWS + f"H100,add,{spelled},4096,4096,40,me\nH100,add,bf16,4096,4096,40,me\n")
+    assert [row.dtype for row in read_rows([rows])] == ["bf16", "bf16"]
 
 
 def test_nothing_to_score_is_an_error(tmp_path: Path) -> None:

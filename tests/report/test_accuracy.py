@@ -26,7 +26,8 @@ from kernbench.report import (
 )
 from kernbench.report.accuracy import accuracy_of
 from kernbench.runtime_api import RuntimeContext
-from validation.scores.report import errors_by_machine, render_page, render_text, to_json
+from validation.scores.published import errors_by_machine
+from validation.scores.report import render_page, render_text, to_json
 
 ROOT = Path(__file__).parents[2]
 GEMM = "device,op,dtype,m,n,k,time_us,source\n"
@@ -174,7 +175,8 @@ def test_the_hosts_share_is_all_that_devices_wait_for(monkeypatch: pytest.Monkey
     )
     machine = load_machine("a100-sxm-80g", 1)
     rank: Any = {"time_ns": 0.03, "compute_ns": 0.0, "comm_exposed_ns": 0.0}
-    (found,) = accuracy_of(OpLog(), machine, [rank], [])
+    (found,), kinds = accuracy_of(OpLog(), machine, [rank], [])
+    assert kinds == {"host": 0.015}
     assert found == {"family": "host", "share": 0.5, "error_percent": 9.5, "rows": 7}
 
 

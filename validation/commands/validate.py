@@ -64,6 +64,7 @@ class ValidateOptions:
     programs: str | None = None
     keep: str | None = None
     kept: str | None = None
+    again: tuple[str, ...] = ()
 
 
 PLACE = 40
@@ -129,6 +130,13 @@ def _validate(
         str | None,
         typer.Option(metavar="FILE", help="The same, and run no program: others count as not run."),
     ] = None,
+    again: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WORDS",
+            help="Run programs of --kept that begin so, all of them anew; repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Score the model on measured rows: errors per category, device and source."""
     asked = ValidateOptions(
@@ -145,6 +153,7 @@ def _validate(
         programs=programs,
         keep=keep,
         kept=kept,
+        again=tuple(again or ()),
     )
     raise typer.Exit(validate(asked))
 
@@ -158,9 +167,10 @@ def validate(options: ValidateOptions) -> int:
     import json
 
     from kernbench.cli.sweeps.plot import format_of_plot
+    from validation.programs.kept import PROGRAMS
+    from validation.scores.published import published
     from validation.scores.report import (
         dump_plot,
-        errors_by_machine,
         render_page,
         render_text,
         to_json,
@@ -178,7 +188,8 @@ def validate(options: ValidateOptions) -> int:
                 file.write(f"{found}\n".encode())
         if "--page" in outputs:
             with outputs.writing("--page") as file:
-                file.write(render_page(scored, _ABOUT + _command(options), machines).encode())
+                about, folder = _ABOUT + _command(options), Path(options.programs or PROGRAMS)
+                file.write(render_page(scored, about, machines, folder).encode())
         if "--plot" in outputs:
             with outputs.writing("--plot") as file:
                 dump_plot(scored, file, format_of_plot(Path(outputs.path_of("--plot"))))
@@ -186,7 +197,7 @@ def validate(options: ValidateOptions) -> int:
             with outputs.writing("--publish") as file:
                 errors = {
                     "made by": f"{_words(options)} --publish",
-                    "errors": errors_by_machine(scored, machines),
+                    **published(scored, machines),
                 }
                 file.write(f"{json.dumps(errors, indent=1)}\n".encode())
         outputs.publish()
@@ -224,14 +235,17 @@ def _files(options: ValidateOptions) -> ProgramFiles:
     Raises:
         UsageError: A folder or file does not exist, or the file has something else in it.
     """
-    from validation.programs import ProgramFiles, read_kept
+    from validation.programs import ProgramFiles, forget, read_kept
 
     if options.keep is not None and options.kept is not None:
         raise UsageError("--keep runs programs, and --kept runs none: give one of them")
+    if options.again and options.kept is None:
+        raise UsageError("--again runs programs of --kept FILE anew: give that, too")
     if options.kept is not None and not Path(options.kept).is_file():
         raise UsageError(f"--kept {options.kept}: no such file; --keep makes it")
     file = options.keep if options.kept is None else options.kept
-    files = ProgramFiles(kept=None if file is None else Path(file), runs=options.kept is None)
+    runs = None if options.kept is None else options.again
+    files = ProgramFiles(kept=None if file is None else Path(file), runs=runs)
     if options.programs is not None:
         if not Path(options.programs).is_dir():
             raise UsageError(
@@ -243,6 +257,8 @@ def _files(options: ValidateOptions) -> ProgramFiles:
             raise UsageError(f"--keep {files.kept}: there is no folder {files.kept.parent}")
         # What is wrong with it is said before hours of running.
         read_kept(files.kept)
+        if options.again:
+            forget(files.kept, options.again)
     return files
 
 

@@ -4,6 +4,7 @@ from validation.programs.kept import (
     KeptAnswers,
     ProgramAnswer,
     ProgramFiles,
+    forget,
     read_kept,
     said_of,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "ProgramRunner",
     "Source",
     "folder_of",
+    "forget",
     "loop",
     "read_kept",
     "said_of",

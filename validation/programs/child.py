@@ -26,6 +26,7 @@ from unittest.mock import patch
 
 from kernbench.errors import KernbenchError
 from kernbench.hardware import Machine
+from kernbench.report import HOST
 from validation.programs.kept import ProgramAnswer
 from validation.programs.program import Program
 
@@ -168,7 +169,19 @@ def _answer_by(program: Program, machine: Machine, folding: Folding | None) -> P
     step_us = lines.found * program.unit_us
     if program.units_per_step:
         step_us = program.units_per_step / lines.found * 1e6 if lines.found else 0.0
-    return ProgramAnswer(step_us=step_us, host_share=_host_share(context, step_us))
+    host_share = 0.0 if program.of_kernels else _host_share(context, step_us)
+    shares = _shares(context, host_share)
+    return ProgramAnswer(step_us=step_us, host_share=host_share, shares=shares)
+
+
+def _shares(context: RuntimeContext, host_share: float) -> dict[str, float]:
+    """Return what a step's time is of: its host's share, and those of kinds of kernels."""
+    found = context.report().get("range")
+    kinds = {} if found is None else {each["kind"]: each["share"] for each in found["kinds"]}
+    kinds.pop(HOST, None)
+    scale = (1 - host_share) / (sum(kinds.values()) or 1)
+    shares = {kind: round(share * scale, 3) for kind, share in kinds.items()}
+    return {**shares, **({HOST: round(host_share, 3)} if host_share else {})}
 
 
 def _host_share(context: RuntimeContext, step_us: float) -> float:
@@ -281,6 +294,8 @@ def _reason(error: BaseException) -> str:
     """Return why a program failed: the first rank's reason, in one line."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    text = (str(error).splitlines() or [""])[0].split(";")[0]
+    lines = str(error).splitlines() or [""]
+    # An error in a kernel's source begins with its place, and ends with what is wrong.
+    text = (lines[-1] if lines[0].endswith(":") else lines[0]).split(";")[0]
     named = text if isinstance(error, KernbenchError) else f"{type(error).__name__}: {text}"
     return named[:_LONGEST]

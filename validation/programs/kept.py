@@ -11,7 +11,7 @@ import datetime
 import json
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from hashlib import md5
 from importlib.metadata import version
@@ -25,7 +25,7 @@ from validation.programs.program import LOOPS, Program
 PROGRAMS = Path("build/programs")
 """Where ``make programs`` puts what it fetches."""
 _LONGEST = 160
-_SAID_IF_SET = ("nodes", "folded_to", "writes_broadcasts")
+_SAID_IF_SET = ("nodes", "folded_to", "writes_broadcasts", "of_kernels")
 """What is part of a program's name only where it is set: names are older than it."""
 
 
@@ -35,8 +35,8 @@ class ProgramFiles:
 
     folder: Path = PROGRAMS
     kept: Path | None = None
-    runs: bool = True
-    """Whether programs that the file lacks are run."""
+    runs: tuple[str, ...] | None = None
+    """Programs whose words begin so are run where the file lacks them; None: all are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,14 @@ class ProgramAnswer:
     host_share: float = 0.0
     """Share of the step in which the devices waited for their hosts, from 0 to 1."""
     why_not: str = ""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """What the devices' time is of, by kind of kernels (``kernbench.report.kind_of``)."""
+
+
+def forget(path: Path, begins: tuple[str, ...]) -> None:
+    """Drop the answers of programs whose words begin so, which are run again."""
+    lines = [line for line in read_kept(path) if not str(line["program"]).startswith(begins)]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
 
 
 class KeptAnswers:
@@ -60,7 +68,7 @@ class KeptAnswers:
     def __init__(self, files: ProgramFiles) -> None:
         assert files.kept is not None
         self._path = files.kept
-        self.runs = files.runs
+        self._runs = files.runs
         self._folder = str(files.folder.absolute())
         self._known = {line["id"]: _answer(line) for line in read_kept(self._path)}
 
@@ -68,16 +76,20 @@ class KeptAnswers:
         """Return the answer of a program on a machine, None if it was not run."""
         return self._known.get(self._id(program, machine))
 
+    def has_run(self, program: Program) -> bool:
+        """Return whether a program that the file lacks is run."""
+        return self._runs is None or _words(program).startswith(self._runs)
+
     def keep(self, program: Program, machine: str, answer: ProgramAnswer) -> None:
         """Add an answer to the file: a line in one piece, since others may write lines, too."""
-        words = " ".join((program.module or program.script.name, *program.args))
         line = {
-            "program": self._placed(words)[:_LONGEST],
+            "program": self._placed(_words(program))[:_LONGEST],
             "ranks": program.ranks,
             "machine": machine,
             "step_us": round(answer.step_us, 3),
             "host_share": round(answer.host_share, 3),
             "why_not": answer.why_not,
+            **({"shares": answer.shares} if answer.shares else {}),
             "commit": commit(),
             "date": datetime.date.today().isoformat(),
             "id": self._id(program, machine),
@@ -106,6 +118,10 @@ class KeptAnswers:
 
     def _placed(self, text: str) -> str:
         return text.replace(self._folder, "PROGRAMS").replace(str(LOOPS), "LOOPS")
+
+
+def _words(program: Program) -> str:
+    return " ".join((program.module or program.script.name, *program.args))
 
 
 def read_kept(path: Path) -> list[dict[str, Any]]:
@@ -148,7 +164,10 @@ def _line(text: str, where: str) -> dict[str, Any]:
 
 def _answer(line: Mapping[str, Any]) -> ProgramAnswer:
     return ProgramAnswer(
-        step_us=line["step_us"], host_share=line["host_share"], why_not=line["why_not"]
+        step_us=line["step_us"],
+        host_share=line["host_share"],
+        why_not=line["why_not"],
+        shares=line.get("shares", {}),
     )
 
 

@@ -53,6 +53,8 @@ class Program:
     folded_to: int | None = None
     """The rank that runs for all that do the same (ADR-0166): the one that says the time. None: all
     ranks run."""
+    of_kernels: bool = False
+    """Whether its time is of kernels alone, however long its host takes, as ``do_bench`` has it."""
     changes: tuple[tuple[str, str], ...] = ()
     """Regular expressions, and what stands in their place in the script: what the source changed,
     or a setting that the script leaves to its text."""

@@ -72,7 +72,7 @@ class ProgramRunner:
     def _kept_or_run(self, program: Program, machine: Machine) -> ProgramAnswer:
         found = self._kept.get(program, machine.name) if self._kept is not None else None
         if found is None:
-            if self._kept is not None and not self._kept.runs:
+            if self._kept is not None and not self._kept.has_run(program):
                 raise ProgramError("not run for this table")
             program.check()
             found = self._run(program, machine)

@@ -27,6 +27,8 @@ class Source:
     commits: tuple[str, ...]
     made: tuple[str, ...] = ()
     """Folders in it whose makefile builds an extension of Python, with pybind11."""
+    paths: tuple[str, ...] = (".",)
+    """What of it is checked out."""
 
     @property
     def url(self) -> str:
@@ -48,6 +50,30 @@ SOURCES = (
         made=("megatron/core/datasets",),
     ),
     Source(owner="pytorch", name="torchtitan", commits=("73a0e69",)),
+    # All that rows name: problems change with time.
+    Source(
+        owner="ScalingIntelligence",
+        name="KernelBench",
+        commits=(
+            *("1f3814e9", "edb7d070", "80c03d44", "39470b86", "dacd881c", "87fc84ca", "89fe0b9a"),
+            *("5bf2c8fd", "c5877b4c", "b5cc6a4b", "df77b598", "e70b0826", "1e82d8b1", "1e2c63f9"),
+            *("016b0859", "ff3b0d82", "7c914ea7", "3396fc0c", "509ed996", "6e6fca9c", "15c880c7"),
+            "4082b873",
+        ),
+        paths=("KernelBench/level*",),
+    ),
+    Source(
+        owner="thunlp",
+        name="TritonBench",
+        commits=("603e28a5",),
+        paths=("data/TritonBench_G_v1", "data/TritonBench_T_v1", "performance_metrics"),
+    ),
+    Source(
+        owner="AMD-AGI",
+        name="GEAK-eval",
+        commits=("516e01b2", "90dcf41e"),
+        paths=("geak_eval/data/ROCm/data/ROCm_v1",),
+    ),
 )
 
 
@@ -70,8 +96,10 @@ def fetch(source: Source, programs: Path, clones: Path | None = None) -> None:
         # Whole or not at all: what fails half-way is begun again next time.
         part = folder.with_name(f"{folder.name}.part")
         shutil.rmtree(part, ignore_errors=True)
-        _run(["git", "clone", "--quiet", "--no-checkout", origin, str(part)])
-        _run(["git", "-C", str(part), "checkout", "--quiet", commit])
+        # Of a server, no more than what is checked out.
+        less = ["--filter=blob:none"] if clones is None else []
+        _run(["git", "clone", "--quiet", "--no-checkout", *less, origin, str(part)])
+        _run(["git", "-C", str(part), "checkout", "--quiet", commit, "--", *source.paths])
         for each in source.made:
             _make(part / each)
         part.rename(folder)

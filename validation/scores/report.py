@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, BinaryIO
 
-from kernbench.accuracy.rows import Category, Machines, Row, presets
+from kernbench.accuracy.rows import Category, Machines, presets
 from kernbench.accuracy.score import Errors, Scored, measure, reasons
 from kernbench.accuracy.table import columns, furthest, percent_of
 from validation.scores.baselines import Baselines, baselines
 from validation.scores.families import families_of
 from validation.scores.goals import goals_of
 from validation.scores.groups import Group, grouped
+from validation.scores.left_out import left_out_tables, seen_table
 from validation.scores.memories import peaks_of
 from validation.scores.outliers import outliers_of
 from validation.scores.speedups import speedups_of
@@ -77,53 +79,6 @@ def _composed(scored: Sequence[Scored]) -> dict[tuple[str, str, str], int]:
     """Return how many rows of a source, device and operation formulas have a time for."""
     groups = (Group.of(each.row) for each in scored if each.answer.composed_us is not None)
     return dict(sorted(Counter((each.source, each.device, each.op) for each in groups).items()))
-
-
-_WIDE = frozenset({"bf16", "bfloat16", "fp16", "float16", "fp32", "tf32"})
-
-
-def _family(row: Row) -> str:
-    """Return the family of kernels that a row's error is of, as reports of runs name it."""
-    if "quant_dtype" in row.fields:
-        return "quantize"
-    if row.category is Category.GEMM and row.dtype not in _WIDE:
-        return "narrow gemm"
-    return row.category.value
-
-
-_LAUNCH_BOUND = 0.5
-"""From this share of its time on, a program's error is the host's."""
-
-
-def _families(each: Scored) -> tuple[str, ...]:
-    """Return the families whose error a row's is part of."""
-    is_of_host = each.answer.host_share >= _LAUNCH_BOUND
-    return (_family(each.row), *(("host",) if is_of_host else ()))
-
-
-def errors_by_machine(
-    scored: Sequence[Scored], machines: Machines
-) -> dict[str, dict[str, tuple[int, float]]]:
-    """Return (answered rows, MAPE in percent) by machine and family, for reports of runs.
-
-    A family is a category; products of 8 bits and fewer, and quantisation, are families of their
-    own. Programs whose devices wait for their hosts half of the time or more are the host's.
-    """
-    found: dict[str, dict[str, list[Scored]]] = {}
-    for each in scored:
-        if each.answer.time_us is not None:
-            machine = machines.machine_of(each.row.device).spec.name
-            by_category = found.setdefault(machine, {})
-            for family in _families(each):
-                by_category.setdefault(family, []).append(each)
-    return {
-        machine: {
-            category: (errors.rows, round(errors.mape, 1))
-            for category, rows in sorted(by_category.items())
-            if (errors := measure(rows)).mape is not None
-        }
-        for machine, by_category in sorted(found.items())
-    }
 
 
 def table(scored: Sequence[Scored], header: Sequence[str], machines: Machines) -> list[list[str]]:
@@ -191,9 +146,11 @@ def render_text(scored: Sequence[Scored], worst: int, machines: Machines | None 
     return "\n".join(text)
 
 
-def _more(scored: Sequence[Scored], machines: Machines) -> list[tuple[str, list[list[str]]]]:
+def _more(
+    scored: Sequence[Scored], machines: Machines, programs: Path | None = None
+) -> list[tuple[str, list[list[str]]]]:
     """Return the tables after the one of errors, each with its title."""
-    tables: list[tuple[str, list[list[str]]]] = []
+    tables = left_out_tables(scored, machines, programs)
     sweeps = sweeps_of(scored)
     goals = goals_of(scored, sweeps, machines)
     if goals:
@@ -262,7 +219,7 @@ def _more(scored: Sequence[Scored], machines: Machines) -> list[tuple[str, list[
             for each in splits
         ]  # fmt: skip
         tables.append(("fitted numbers of each machine, and GEMM rows that fits keep apart", lines))
-    return tables
+    return tables + seen_table(scored)
 
 
 _COMPOSED = (
@@ -327,11 +284,19 @@ _SHOWN = 0.05
 """GiB from which a kind of memory is named."""
 
 
-def render_page(scored: Sequence[Scored], about: str, machines: Machines | None = None) -> str:
-    """Return the table as a page of the documentation, with ``about`` as its text."""
+def render_page(
+    scored: Sequence[Scored],
+    about: str,
+    machines: Machines | None = None,
+    programs: Path | None = None,
+) -> str:
+    """Return the table as a page of the documentation, with ``about`` as its text.
+
+    ``programs`` is the folder of programs, for what PyTorch estimates of them.
+    """
     lines = table(scored, HEADER, machines or presets())
     text = [about.rstrip()]
-    for said, cells in _more(scored, machines or presets()):
+    for said, cells in _more(scored, machines or presets(), programs):
         text += ["", f"## {said[0].upper()}{said[1:]}", "", *_marked_down(cells, 1)]
     text += ["", "## Errors", "", *_marked_down(lines, len(HEADER))]
     found = reasons(scored)

@@ -17,6 +17,7 @@ from validation.predictors.families.chosen import is_compiled
 _ALIKE = (
     "source", "device", "n_devices", "dtype", "torch_version", "program", "model", "attention",
     "seq_len", "local_batch", "batch_size", "img_size", "memory_format", "phase", "metric",
+    "level", "problem", "folder", "commit", "part", "op", "input_size", "params",
 )  # fmt: skip
 """Columns in which the rows of a pair are equal."""
 

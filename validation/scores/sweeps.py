@@ -103,7 +103,7 @@ def _sweeps(scored: Iterable[Scored]) -> list[list[_Split]]:
         # A rate per device gives device time already.
         shared = devices if row.per else 1
         split = _Split(devices, row.time_us / shared, time_us / shared)
-        alike.setdefault(_key(row), {}).setdefault(axes, split)
+        alike.setdefault(sweep_of(row), {}).setdefault(axes, split)
     return [
         sorted(splits.values(), key=lambda split: split.devices)
         for splits in alike.values()
@@ -111,7 +111,8 @@ def _sweeps(scored: Iterable[Scored]) -> list[list[_Split]]:
     ]
 
 
-def _key(row: Row) -> tuple[str, ...]:
+def sweep_of(row: Row) -> tuple[str, ...]:
+    """Return what the splits of a sweep have in common."""
     same = [row.fields.get(name, "") for name in _SAME]
     return (row.source, row.device, row.op, row.dtype, row.per, *same)
 

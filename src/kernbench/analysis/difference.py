@@ -11,7 +11,7 @@ from rich.text import Text
 from kernbench.analysis.attribution import OF_HOST, attribution
 from kernbench.analysis.resources import bound_by
 from kernbench.analysis.tables import SHOWN_LINES, is_wide, plain_table
-from kernbench.report import format_amount, format_ns
+from kernbench.report import format_amount, format_ns, pair_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -179,6 +179,10 @@ def print_difference(found: Difference, console: Console) -> None:
     sign = "slower" if found["difference_ns"] > 0 else "faster"
     share = f"{100 * abs(slower_by(found)):.1f} % {sign}" if found["difference_ns"] else "as long"
     console.print(Text(f"{found['after']}: {format_ns(found['after_ns'])}, {share}"))
+    if found["difference_ns"] and (
+        unsure := pair_line("runs", found["before_ns"], found["after_ns"])
+    ):
+        console.print(Text(unsure))
     changed = [each for each in found["contributions"] if each["difference_ns"]]
     if not changed:
         return

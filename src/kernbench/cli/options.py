@@ -189,6 +189,14 @@ FoldCheck = Annotated[
         metavar="N", min=-1, help="Fold, run N others in the stead of those that ran, and compare."
     ),
 ]
+FoldBound = Annotated[
+    bool,
+    typer.Option(
+        "--fold-bound/--no-fold-bound",
+        help="Run a few ranks of a folded program in one process, to bound what its times leave "
+        "out.",
+    ),
+]
 COVERING = -1
 """As many as cover every place in a node and every group; up to eight ranks all of them."""
 _SPELLED, _MEANT = "--fold=check", f"--fold-check={COVERING}"

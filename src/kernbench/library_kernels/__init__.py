@@ -59,6 +59,7 @@ from kernbench.library_kernels.quantize import (
 )
 from kernbench.library_kernels.reuse import AutogradPhase, Reuse
 from kernbench.library_kernels.streams import column_sums, stream
+from kernbench.library_kernels.windows import Windows, window_launch
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip, merged
 
 __all__ = [
@@ -85,6 +86,7 @@ __all__ = [
     "Sweep",
     "Tiles",
     "Trip",
+    "Windows",
     "attention_kernels",
     "batched_product",
     "by_channel",
@@ -123,4 +125,5 @@ __all__ = [
     "time_kernel",
     "times_of",
     "wait_us",
+    "window_launch",
 ]

@@ -23,7 +23,7 @@ from kernbench.op_log import Energy, WorkCounts, pace_of
 if TYPE_CHECKING:
     from kernbench.hardware import KernelConstants, SipSpec
     from kernbench.library_kernels.reuse import Reuse
-    from kernbench.library_kernels.work import LibraryKernel, Trip
+    from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
 
 _LANES, _WIDE_BYTES = 32, 16
 """The lanes of a warp, and the most bytes that one of them loads at a time."""
@@ -85,9 +85,9 @@ def time_kernel(
             step_us = _step_us(matrix, vector, trip, sip, constants, together)
             step_alone_us = _step_us(matrix, vector, trip, sip, constants, 1)
         rows_us = row_us * tiles.rows
-        ends_us = rows_us + _ends_us(tiles.stored_bytes, sip, constants, together)
+        ends_us = rows_us + _ends_us(tiles, kernel, sip, constants, together)
         lengths.append((tiles.count, tiles.trips * step_us + ends_us))
-        ends_us = rows_us + _ends_us(tiles.stored_bytes, sip, constants, 1)
+        ends_us = rows_us + _ends_us(tiles, kernel, sip, constants, 1)
         alone_us = max(alone_us, tiles.trips * step_alone_us + ends_us)
         tensor_us += tiles.count * tiles.trips * matrix / num_pes
         vector_us += tiles.count * tiles.trips * vector / num_pes
@@ -236,13 +236,17 @@ def _narrow_us(trip: Trip, sip: SipSpec, constants: KernelConstants) -> float:
     return accesses * float(constants.narrow_access_clocks) / (float(sip.clock_ghz) * 1e3)
 
 
-def _ends_us(stored_bytes: float, sip: SipSpec, constants: KernelConstants, tiles: int) -> float:
+def _ends_us(
+    tiles: Tiles, kernel: LibraryKernel, sip: SipSpec, constants: KernelConstants, together: int
+) -> float:
     """Return what a tile takes before and after its loop, beside so many that share the port."""
     ends_us = float(constants.tile_ns) / 1e3
-    if constants.store_share:
-        rate = float(sip.pe.dma_port_gbps) * 1e3 * float(constants.store_share)
-        ends_us += tiles * stored_bytes / rate
-    return ends_us
+    rate = float(sip.pe.dma_port_gbps) * 1e3 * float(constants.store_share)
+    stored = together * tiles.stored_bytes
+    if kernel.stores_last:
+        rate = float(sip.cube.hbm_bandwidth_gbps) * sip.num_cubes * 1e3 / sip.num_pes
+        stored *= 1 - kept_share(kernel.hbm_written_bytes, sip)
+    return ends_us + (stored / rate if rate else 0.0)
 
 
 def _cache_us(kernel: LibraryKernel, sip: SipSpec, constants: KernelConstants) -> float:

@@ -117,8 +117,8 @@ ConViT) do not take milliseconds."""
 _LONG, _LONG_SPLITS = 8192, (1, 4, 8, 11, 16, 32)
 """Gradients of a convolution's weights are sums over so many positions, cut as PEs are free."""
 _VECTOR_TILES = (
-    ProductTile(32, 32, (1, 4), slices=4),
-    ProductTile(64, 64, (1, 4, 8)),
+    ProductTile(32, 32, slices=4),
+    ProductTile(64, 64, (1, 4)),
     ProductTile(32, 128),
     ProductTile(128, 64, (1, 3)),
     ProductTile(128, 128, (1, 3)),
@@ -204,12 +204,28 @@ def _candidates(product: Product, sip: SipSpec, name: str) -> Iterator[tuple[Lib
     is_very_long = not by_vector and product.k >= _VERY_LONG and not is_long
     for tile in tiles:
         splits = _LONG_SPLITS if is_long else tile.splits
+        if by_vector:
+            splits += (_filling(product, tile, sip),)
         if is_very_long and max(product.m, product.n) <= tile.block_m == tile.block_n:
             splits += _MORE_SPLITS
         for split in splits:
             may_split = product.may_split and product.batch == 1
             if split == 1 or (may_split and product.k >= split * _LEAST_PART):
                 yield _tiled(product, tile, split, depth * tile.slices, name, sip)
+
+
+def _filling(product: Product, tile: ProductTile, sip: SipSpec) -> int:
+    """Return into how many parts K is cut so that all PEs hold as many tiles as they can.
+
+    One tile of a PE waits for its loads; several take turns. Tiles that are as many as PEs are
+    not cut.
+    """
+    tiles = math.ceil(product.m / tile.block_m) * math.ceil(product.n / tile.block_n)
+    return sip.num_pes * _resident(tile) // tiles if tiles < sip.num_pes else 1
+
+
+def _resident(tile: ProductTile) -> int:
+    return max(1, min(8, 128 * 128 // (tile.block_m * tile.block_n)))
 
 
 def _tiled(
@@ -237,9 +253,10 @@ def _tiled(
     main = LibraryKernel(
         name=name,
         tiles=(Tiles(count=count, trips=trips, trip=trip, stored_bytes=stored),),
-        resident=max(1, min(8, 128 * 128 // (m * n))),
+        resident=_resident(tile),
         hbm_read_bytes=a * product.a_cold * a_read + b * product.b_cold * b_read,
         hbm_written_bytes=c if split == 1 else 0.0,
+        stores_last=by_vector and split == 1,
     )
     return (main,) if split == 1 else (main, _sum_parts(product, split, name, sip))
 

@@ -64,6 +64,9 @@ class LibraryKernel:
     not move."""
     longest_first: bool = True
     """Whether tiles with many trips start first; else the last tile that starts may be one."""
+    stores_last: bool = False
+    """Whether all tiles store at about the same time, when their loops are over, so that a tile has
+    its PE's share of HBM's bandwidth for what the cache does not keep."""
     overlap: float = math.inf
     """How well the tiles, the cache and HBM work beside each other: the power of the norm of their
     times that the kernel takes. The slowest alone decides when infinite, all one after another

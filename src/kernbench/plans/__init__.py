@@ -5,6 +5,7 @@ What ``kernbench plan`` ranks, and what rows of layers and iterations are answer
 
 from kernbench.plans.layouts import (
     GIB,
+    SHARDS,
     AllowedSizes,
     Job,
     Layout,
@@ -19,13 +20,15 @@ from kernbench.plans.problem import Cached, Problem
 from kernbench.plans.stack import PLAIN, Stack, TrainingRun
 from kernbench.plans.steps import Microbatch, Steps, StepTime
 from kernbench.plans.tiles import GemmTuner, Timed
-from kernbench.plans.times import PlanTimes, TimedLayout
+from kernbench.plans.times import HOST, PlanTimes, TimedLayout
 from kernbench.plans.wires import MachineOf, StageWires, collective_us, node_of, single_sips
 
 __all__ = [
     "GIB",
+    "HOST",
     "KNOWN",
     "PLAIN",
+    "SHARDS",
     "AllowedSizes",
     "Cached",
     "GemmTuner",

@@ -23,6 +23,18 @@ _VECTOR = 16
 """Columns of the MLP that stands for none."""
 
 
+SHARDS = {
+    "zero3": "ZeRO-3",
+    "zero2": "ZeRO-2",
+    "hsdp": "HSDP",
+    "zero1": "ZeRO-1",
+    "ddp": "DDP",
+}
+"""Ways in which replicas share a model's state, by how little of it each keeps. ZeRO-3 and ZeRO-2
+are FSDP2, which gathers weights again for the backward pass or keeps them; HSDP is ZeRO-3 within
+nodes."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """What devices are to do."""
@@ -51,6 +63,15 @@ class Layout:
     microbatch: int = 1
     """Sequences that go through a stage together."""
     microbatches: int = 1
+    shard: str = "zero1"
+    """What replicas share, by :data:`SHARDS`."""
+    shards: int = 0
+    """Ranks that share it; 0 for all copies."""
+
+    @property
+    def copies(self) -> int:
+        """Ranks that have the same weights, whole or in parts."""
+        return self.dp * self.cp
 
     @property
     def label(self) -> str:
@@ -59,6 +80,7 @@ class Layout:
         parts += [f"CP {self.cp}"] if self.cp > 1 else []
         parts += [f"DP {self.dp}"]
         parts += [f"EP {self.ep}"] if self.ep > 1 else []
+        parts += [SHARDS[self.shard]] if self.copies > 1 else []
         parts += ["SP"] if self.sequence_parallel else []
         parts += ["recompute"] if self.recompute else []
         return f"{' '.join(parts)}, {self.microbatches} x {self.microbatch}"
@@ -69,6 +91,7 @@ class AllowedSizes:
     """Sizes that the user allows; None for all."""
 
     sizes: Mapping[str, tuple[int, ...] | None] = field(default_factory=dict)
+    shards: tuple[str, ...] | None = None
 
     def allow(self, name: str, size: int) -> bool:
         """Return whether a size may be taken."""
@@ -119,7 +142,7 @@ def layouts(
                 continue
             dp = job.devices // (tp * pp * cp)
             if limits.allow("dp", dp):
-                yield from _microbatched(model, job, (tp, pp, cp, dp), limits, refused)
+                yield from _microbatched(model, job, (tp, pp, cp, dp), node, limits, refused)
 
 
 def _asked_in_vain(model: ModelShape, job: Job, node: int, limits: AllowedSizes) -> Iterator[str]:
@@ -150,6 +173,7 @@ def _microbatched(
     model: ModelShape,
     job: Job,
     sizes: tuple[int, int, int, int],
+    node: int,
     limits: AllowedSizes,
     refused: list[str],
 ) -> Iterator[Layout]:
@@ -171,13 +195,42 @@ def _microbatched(
             for parallel, again in product((False, True)[: 1 + (tp > 1)], (False, True)):
                 if parallel and size * job.seq // cp % tp:
                     continue
-                yield Layout(
-                    **common,
-                    sequence_parallel=parallel,
-                    recompute=again,
-                    microbatch=size,
-                    microbatches=own // size,
-                )
+                for shard in _shards(common, node, limits):
+                    yield Layout(
+                        **common,
+                        sequence_parallel=parallel,
+                        recompute=again,
+                        microbatch=size,
+                        microbatches=own // size,
+                        shard=shard,
+                        shards=node // tp if shard == "hsdp" else 0,
+                    )
+
+
+def _shards(sizes: Mapping[str, int], node: int, limits: AllowedSizes) -> Iterator[str]:
+    """Yield how replicas of such a layout may share a model's state."""
+    if sizes["dp"] * sizes["cp"] == 1:
+        # One rank has all of it.
+        yield "zero2"
+        return
+    is_plain = sizes["tp"] == sizes["cp"] == sizes["ep"] == 1
+    inside = node // sizes["tp"]
+    may_be = {
+        # Pipelines keep what they gathered: each micro-batch would gather it again.
+        "zero3": sizes["pp"] == 1,
+        "zero2": True,
+        "hsdp": sizes["pp"] == sizes["cp"] == sizes["ep"] == 1
+        and 1 < inside < sizes["dp"]
+        and sizes["dp"] % inside == 0,
+        # Copies of weights that are split already, or that are experts', are not kept.
+        "zero1": is_plain,
+        "ddp": is_plain and limits.shards is not None,
+    }
+    yield from (
+        shard
+        for shard, may in may_be.items()
+        if may and (limits.shards is None or shard in limits.shards)
+    )
 
 
 def _divisors(of: int, also: int) -> list[int]:
@@ -196,16 +249,22 @@ def weights_per_rank(model: ModelShape, layout: Layout) -> tuple[float, float]:
 def memory(model: ModelShape, job: Job, layout: Layout) -> dict[str, float]:
     """Return the bytes of the fullest rank by kind.
 
-    Training: bfloat16 weights, float32 gradients, and float32 weights and two moments of Adam,
-    which replicas share (ZeRO 1). Activations are those that backward reads, of all micro-batches
-    under way in the first stage of 1F1B; attention keeps no scores.
+    Training: float32 weights, gradients and two moments of Adam, each whole or a replica's part of
+    it, and bfloat16 weights for products: all of them, or two layers of ZeRO-3. Activations are
+    those that backward reads, of all micro-batches under way in the first stage of 1F1B; attention
+    keeps no scores.
     """
     dense, experts = weights_per_rank(model, layout)
-    found = {"weights": 2 * (dense + experts)}
+    whole = dense + experts
+    found = {"weights": 2 * whole}
     if job.trains:
-        copies = layout.dp * layout.cp
-        found["gradients"] = 4 * (dense + experts)
-        found["optimizer"] = 12 * (dense / copies + experts / (copies / layout.ep))
+        part = dense / (layout.shards or layout.copies) + experts * layout.ep / layout.copies
+        gathered = min(2 / model.layers, 1.0) if layout.shard in ("zero3", "hsdp") else 1.0
+        keeps_all, adds_up = layout.shard in ("ddp", "zero1"), layout.microbatches > 1
+        found["weights"] = 4 * (whole if keeps_all else part) + 2 * whole * gathered
+        is_whole = keeps_all or (layout.shard == "zero2" and adds_up)
+        found["gradients"] = 4 * (whole if is_whole else part)
+        found["optimizer"] = 8 * (whole if layout.shard == "ddp" else part)
         found["activations"] = _activations(model, job, layout)
         tokens = layout.microbatch * job.seq / layout.cp
         # Logits in bfloat16, and in float32 for the loss.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -27,6 +27,8 @@ from kernbench.report import cost_usd, peaks_of
 from kernbench.runtime_api import RuntimeContext
 from kernbench.tp import sharding
 
+HOST = "host and overlap"
+"""What a program's step takes beside its parts alone: less, where they overlap."""
 _S = 1e-6
 _ITEM = 2
 _GRADIENT = 4
@@ -56,6 +58,8 @@ class TimedLayout:
     """That all devices take; None where the machine does not say."""
     usd: float | None
     """That all devices cost meanwhile, likewise."""
+    is_run: bool = False
+    """Whether the time is that of a program that was run, rather than of its parts alone."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -64,6 +68,26 @@ class TimedLayout:
     @property
     def total_bytes(self) -> float:
         return sum(self.memory.values())
+
+    def as_run(self, seconds: float, peak_bytes: float, machine: Machine) -> TimedLayout:
+        """Return the layout with the step time and the peak of memory of its program, in a run.
+
+        Devices idle in the time that the parts alone do not take.
+        """
+        more = seconds - self.seconds
+        power, num_sips = machine.sip.power, machine.num_sips
+        joules = self.joules
+        if joules is not None and power is not None:
+            joules += max(more, 0.0) * float(power.idle_w) * num_sips
+        return replace(
+            self,
+            seconds=seconds,
+            parts={**self.parts, HOST: more},
+            memory={"peak": peak_bytes},
+            joules=joules,
+            usd=None if self.usd is None else self.usd * seconds / self.seconds,
+            is_run=True,
+        )
 
 
 _Alone = tuple[float, float, float | None]
@@ -127,10 +151,10 @@ class PlanTimes:
             layout.pp, layout.microbatches, forward, backward, send_us, ends_us=ends
         )
         busy = layout.microbatches * (forward + backward)
-        sums = self._sums_us(layout)
+        sums = self._sums_us(layout, forward)
         dense, routed = weights_per_rank(model, layout)
-        copies = layout.dp * layout.cp
-        own = dense / copies + routed * layout.ep / copies
+        own = dense / (layout.shards or layout.copies) + routed * layout.ep / layout.copies
+        own = dense if layout.shard == "ddp" else own
         update = step.update_us * own / step.layer_elements
         uses = self._shares(layout.tp, layout.sequence_parallel, layout.microbatch * tokens)
         talk = layout.microbatches * layers * uses[0]
@@ -299,25 +323,42 @@ class PlanTimes:
         rows = max(1, -(-tokens * model.top_k * layout.ep // model.experts))
         return self._experts(layout.tp, model.experts // layout.ep, rows, passes > 1)[2]
 
-    def _sums_us(self, layout: Layout) -> _GradientSums:
-        """Return what summing gradients and gathering weights takes."""
+    def _sums_us(self, layout: Layout, pass_us: float) -> _GradientSums:
+        """Return what summing gradients and gathering weights takes beside passes of a stage.
+
+        Whole weights are gathered at the step's end (ZeRO-1). Otherwise those of a layer are
+        gathered while the one before runs: what shows is the first, and what takes longer than a
+        pass. ZeRO-3 does so forward and backward, and sums, for each micro-batch.
+        """
         dense, routed = weights_per_rank(self.model, layout)
+        shards = layout.shards or layout.copies
+        again = layout.microbatches if layout.shard in ("zero3", "hsdp") else 1
+        hidden = layout.shard in ("zero2", "zero3", "hsdp")
+        first = layout.pp / self.model.layers
         total, calls, sent, drawn = 0.0, 0, 0.0, 0.0
-        groups = (
-            (dense, layout.dp * layout.cp, 1),
-            (routed, layout.dp * layout.cp // layout.ep, layout.ep),
-        )
-        for elements, copies, apart in groups:
+
+        def add(op: str, elements: float, copies: int, stride: int, item: int, times: int) -> None:
+            nonlocal total, calls, sent, drawn
             if copies == 1 or not elements:
-                continue
+                return
             part = -(-int(elements) // copies) * copies
-            stride = layout.tp * apart
-            for op, item in (("reduce_scatter", _GRADIENT), ("all_gather", _ITEM)):
-                time_us, watts = self._collective_cost(op, copies, stride, part, item)
-                total += time_us
-                drawn += time_us * (watts or 0.0)
-            calls += 2
-            sent += part * (_GRADIENT + _ITEM)
+            took_us, watts = self._collective_cost(op, copies, stride, part, item)
+            shown = max(first * took_us, took_us - pass_us) if hidden else took_us
+            total += times * shown
+            drawn += times * shown * (watts or 0.0)
+            calls += times
+            sent += times * part * item
+
+        groups = (
+            (dense, shards, layout.tp),
+            (routed, layout.copies // layout.ep, layout.tp * layout.ep),
+        )
+        gathers = 2 * again if layout.shard in ("zero3", "hsdp") else 1
+        for elements, copies, stride in groups:
+            add("reduce_scatter", elements, copies, stride, _GRADIENT, again)
+            add("all_gather", elements, copies, stride, _ITEM, gathers)
+        beside = layout.copies // shards
+        add("all_reduce", dense / shards, beside, layout.tp * shards, _GRADIENT, again)
         return _GradientSums(total, calls, sent, drawn / total if total else 0.0)
 
     def _collective(self, op: str, ranks: int, stride: int, elements: int, item: int) -> float:

@@ -1,11 +1,18 @@
 """What a run cost and why: the report, its tables, and the timeline."""
 
 from kernbench.report.accuracy import (
+    ELSEWHERE,
+    HOST,
     FamilyAccuracy,
     FamilyReport,
+    Ranges,
     accuracy_line,
+    kind_of,
+    pair_line,
     published_error,
     published_errors,
+    range_line,
+    range_of,
 )
 from kernbench.report.columns import WIDE_COLUMNS
 from kernbench.report.formats.folders import write_execution_traces, write_profiles
@@ -29,6 +36,8 @@ from kernbench.report.timeline import Timeline
 from kernbench.report.units import format_amount, format_ns, format_share, format_size
 
 __all__ = [
+    "ELSEWHERE",
+    "HOST",
     "LEAST_COLUMNS",
     "WIDE_COLUMNS",
     "CollectiveReport",
@@ -38,6 +47,7 @@ __all__ = [
     "IdleParts",
     "KernelReport",
     "Peaks",
+    "Ranges",
     "RankReport",
     "RankView",
     "Report",
@@ -54,12 +64,16 @@ __all__ = [
     "format_share",
     "format_size",
     "idle_parts",
+    "kind_of",
     "merged_slices",
+    "pair_line",
     "peaks_of",
     "print_report",
     "process_groups",
     "published_error",
     "published_errors",
+    "range_line",
+    "range_of",
     "rank_views",
     "report_html",
     "trace_form",

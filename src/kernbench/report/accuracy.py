@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
+from kernbench.op_log import Template
 from kernbench.report.idle import idle_parts
+from kernbench.report.units import format_ns
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
-    from kernbench.op_log import OpLog, Template
+    from kernbench.op_log import OpLog
     from kernbench.report.summary import RankReport
 
 HOST = "host"
@@ -49,15 +52,103 @@ class FamilyReport(FamilyAccuracy):
     """Share of the time of all ranks."""
 
 
+class KindRange(TypedDict):
+    """What measured times of a kind of kernels are, as multiples of the modeled one."""
+
+    kind: str
+    share: float
+    """Share of the time that is the range's."""
+    low: float
+    """Four of five measured times are from this multiple to ``high``."""
+    high: float
+    rows: int
+    """How many measured rows that is of."""
+
+
+class TimeRange(TypedDict):
+    """Between what times four of five such runs would be measured (ADR-0250)."""
+
+    low_ns: float
+    high_ns: float
+    kinds: list[KindRange]
+
+
+@cache
+def _published() -> Mapping[str, Any]:
+    """Return what ``validate --publish`` wrote."""
+    path = resources.files("kernbench.report") / "published_errors.json"
+    found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
 @cache
 def published_errors() -> Mapping[str, Mapping[str, tuple[int, float]]]:
     """Return (rows, error in percent) by machine and family, as ``validate --publish`` wrote."""
-    path = resources.files("kernbench.report") / "published_errors.json"
-    found = json.loads(path.read_text(encoding="utf-8"))
     return {
         machine: {family: (rows, error) for family, (rows, error) in families.items()}
-        for machine, families in found["errors"].items()
+        for machine, families in _published()["errors"].items()
     }
+
+
+Ranges = Mapping[str, Mapping[str, tuple[int, float, float]]]
+"""By machine and kind: rows, and the multiples between which four of five measured times are."""
+
+
+def range_of(
+    time_ns: float, shares: Mapping[str, float], machine: str, ranges: Ranges | None = None
+) -> TimeRange | None:
+    """Return the range of a run's time from what it is of; None where nothing was published.
+
+    ``shares`` are times or shares by kind. Errors of a kind are alike and so add up; one of which
+    a machine has too few rows has those of all machines, and one that none has those of all kinds:
+    both are wider.
+    """
+    known = _published().get("ranges", {}) if ranges is None else ranges
+    total = sum(shares.values())
+    if not (total and ELSEWHERE in known):
+        return None
+    kinds: list[KindRange] = []
+    for kind, share in sorted(shares.items(), key=lambda each: (-each[1], each[0])):
+        here, elsewhere = known.get(machine, {}), known[ELSEWHERE]
+        rows, low, high = here.get(kind) or elsewhere.get(kind) or elsewhere[ELSEWHERE]
+        share = round(share / total, 6)
+        kinds.append({"kind": kind, "share": share, "low": low, "high": high, "rows": rows})
+    low, high = (sum(each["share"] * each[end] for each in kinds) for end in ("low", "high"))
+    return {"low_ns": time_ns * low, "high_ns": time_ns * high, "kinds": kinds}
+
+
+ELSEWHERE = "*"
+_KINDS = (
+    ("norms", ("norm",)),
+    ("softmax", ("softmax",)),
+    ("pooling", ("pool",)),
+    ("scans", ("cum",)),
+    ("sorts", ("sort", "topk", "kthvalue", "median", "unique")),
+    ("recurrent", ("rnn", "lstm", "gru")),
+    ("losses", ("loss", "kl_div")),
+    ("gathers", ("index", "gather", "scatter", "embedding", "take", "masked")),
+    ("reductions", ("sum", "mean", "amax", "amin", "arg", "max", "min", "var", "std", "prod")),
+)
+"""Kinds of PyTorch's operations, by what is in their names: the first that has a word."""
+_OF_TRITON = {"gemm": "Triton products", "membound": "Triton kernels"}
+
+
+def kind_of(template: Template) -> str:
+    """Return of what kind a kernel is, whose errors are alike.
+
+    >>> kind_of(Template(name="aten.native_layer_norm", kind="kernel", algorithm="", duration_ps=0,
+    ...     flops=0, hbm_bytes=0, engine_busy_ps={}, message_bytes=0, make_rows=dict))
+    'norms'
+    """
+    dialect, dot, name = template.name.rpartition(".")
+    if not (dot and dialect.startswith("aten")):
+        return _OF_TRITON.get(template.family, template.family or "by bytes alone")
+    if template.family == "convolution" and "norm" not in name:
+        return "transposed convolutions" if "transpose" in name else "convolutions"
+    if template.family not in ("", "membound", "convolution") and "rnn" not in name:
+        return template.family
+    found = (kind for kind, words in _KINDS if any(each in name for each in words))
+    return next(found, "elementwise" if template.family else "by bytes alone")
 
 
 def published_error(machine: str, family: str) -> FamilyAccuracy:
@@ -89,8 +180,8 @@ def accuracy_of(
     machine: Machine,
     per_rank: list[RankReport],
     times_ps: Iterable[tuple[Template, int]],
-) -> list[FamilyReport]:
-    """Return the families that the ranks' time is of, the longest first.
+) -> tuple[list[FamilyReport], dict[str, float]]:
+    """Return the families that the ranks' time is of, the longest first, and its parts by kind.
 
     ``times_ps`` has every template with the time of all its launches.
     Empty for a machine that models no device. Kernels share the time in which one runs by
@@ -98,24 +189,27 @@ def accuracy_of(
     """
     total_ns = sum(each["time_ns"] for each in per_rank)
     if not (machine.spec.devices or machine.spec.name in published_errors()) or not total_ns:
-        return []
-    kernels: dict[str, int] = {}
+        return [], {}
+    kernels: Counter[tuple[str, str]] = Counter()
     for template, time_ps in times_ps:
         if template.kind == "kernel":
-            kernels[template.family] = kernels.get(template.family, 0) + time_ps
-    kernels_ps = sum(kernels.values()) or 1
-    compute_ns = sum(each["compute_ns"] for each in per_rank)
-    shares = {name: time / kernels_ps * compute_ns for name, time in kernels.items()}
-    exposed_ns = sum(each["comm_exposed_ns"] for each in per_rank)
-    shares[_COLLECTIVES] = shares.get(_COLLECTIVES, 0.0) + exposed_ns
-    shares[HOST] = idle_parts(log).of_host_ps / 1000
+            kernels[template.family, kind_of(template)] += time_ps
+    scale = sum(each["compute_ns"] for each in per_rank) / (kernels.total() or 1)
+    shares: defaultdict[str, float] = defaultdict(float)
+    kinds: defaultdict[str, float] = defaultdict(float)
+    for (family, kind), time_ps in kernels.items():
+        shares[family] += time_ps * scale
+        kinds[kind] += time_ps * scale
+    for each in (shares, kinds):
+        each[_COLLECTIVES] += sum(rank["comm_exposed_ns"] for rank in per_rank)
+        each[HOST] += idle_parts(log).of_host_ps / 1000
     found: list[FamilyReport] = []
     for family, time_ns in sorted(shares.items(), key=lambda each: (-each[1], each[0])):
         if time_ns < _LEAST_SHARE * total_ns or not family:
             continue
         share = round(time_ns / total_ns, 6)
         found.append({**published_error(machine.spec.name, family), "share": share})
-    return found
+    return found, {kind: ns for kind, ns in kinds.items() if ns >= _LEAST_SHARE * total_ns}
 
 
 def accuracy_line(families: list[FamilyReport]) -> str:
@@ -154,6 +248,60 @@ def accuracy_line(families: list[FamilyReport]) -> str:
         f"none of {', '.join(nowhere)}" if nowhere else "",
     ]
     return f"published errors of what the time is of: {'; '.join(filter(None, parts))}"
+
+
+def range_line(found: TimeRange) -> str:
+    """Return the range in one line, with what it is of.
+
+    >>> range_line({"low_ns": 900.0, "high_ns": 1400.0, "kinds": [
+    ...     {"kind": "norms", "share": 1.0, "low": 0.9, "high": 1.4, "rows": 12}]})
+    'between 900 ns and 1.40 us with 80 % confidence: norms -10 to +40 % (100 % of the time)'
+    """
+    kinds = ", ".join(
+        f"{each['kind']} {each['low'] * 100 - 100:+.0f} to {each['high'] * 100 - 100:+.0f} % "
+        f"({each['share'] * 100:.0f} %{' of the time' if not index else ''})"
+        for index, each in enumerate(found["kinds"])
+    )
+    low, high = format_ns(found["low_ns"]), format_ns(found["high_ns"])
+    return f"between {low} and {high} with 80 % confidence: {kinds}"
+
+
+class Pairs(TypedDict):
+    """Pairs of measured variants of one thing, and how they were ordered by modeled times."""
+
+    pairs: int
+    within: float
+    """Four of five measured ratios are within this factor of the modeled one."""
+    right: list[tuple[float | None, int, float]]
+    """By how far apart pairs are modeled, as a factor (None: any further): how many, and the share
+    that was ordered right."""
+
+
+def pair_line(
+    variants: str, first: float, second: float, known: Mapping[str, Pairs] | None = None
+) -> str:
+    """Return how sure the order of two modeled times is; empty where they are far enough apart.
+
+    ``variants`` are ``kernels`` (configurations of one), ``runs`` or ``plans``.
+
+    >>> known = {"plans": Pairs(pairs=90, within=1.2, right=[(1.05, 30, 0.6), (None, 60, 0.9)])}
+    >>> pair_line("plans", 1.0, 1.02, known)
+    'closer than errors of plans differ (20 %): of 30 pairs as close, 60 % were ordered right'
+    >>> pair_line("plans", 1.0, 1.5, known)
+    ''
+    """
+    pairs = (_published().get("pairs", {}) if known is None else known).get(variants)
+    if pairs is None or not min(first, second) > 0:
+        return ""
+    apart = max(first, second) / min(first, second)
+    if apart >= pairs["within"]:
+        return ""
+    fitting = (each for each in pairs["right"] if each[0] is None or apart < each[0])
+    _, count, right = next(fitting, pairs["right"][-1])
+    return (
+        f"closer than errors of {variants} differ ({pairs['within'] * 100 - 100:.0f} %): of "
+        f"{count} pairs as close, {right * 100:.0f} % were ordered right"
+    )
 
 
 def _share(family: FamilyReport) -> str:

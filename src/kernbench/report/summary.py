@@ -22,7 +22,7 @@ from kernbench.op_log import (
     host_columns,
     of_all,
 )
-from kernbench.report.accuracy import FamilyReport, accuracy_of
+from kernbench.report.accuracy import FamilyReport, TimeRange, accuracy_of, range_of
 from kernbench.report.columns import (
     BOUND_COLUMNS,
     in_bytes,
@@ -99,6 +99,7 @@ class Report(TypedDict):
     collectives: list[CollectiveReport]
     accuracy: NotRequired[list[FamilyReport]]
     """Left out for a machine of which nothing was measured."""
+    range: NotRequired[TimeRange]
     energy: NotRequired[EnergyReport]
     """Left out for a machine that says nothing of energy."""
     cost_usd: NotRequired[float]
@@ -130,11 +131,14 @@ def build_report(
         "kernels": _kernels(spans, times_ps, peaks),
         "collectives": _collectives(spans),
     }
-    families = accuracy_of(
+    families, kinds = accuracy_of(
         log, machine, report["per_rank"], zip(spans.templates, times_ps, strict=True)
     )
     if families:
         report["accuracy"] = families
+    found = range_of(report["time_ns"], kinds, machine.spec.name)
+    if found is not None:
+        report["range"] = found
     energy = energy_of(log, machine, ranks, spans)
     if energy is not None and log.running is not None:
         energy = of_all(energy, log.running)

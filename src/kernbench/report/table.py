@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kernbench.report.accuracy import accuracy_line
+from kernbench.report.accuracy import accuracy_line, range_line
 from kernbench.report.columns import WIDE_COLUMNS, Column, Numbers, Row, columns_of, shown_as
 from kernbench.report.idle import IdleParts
 from kernbench.report.peaks import Peaks
@@ -42,6 +42,8 @@ def print_report(
         console.print("", collectives, sep="\n")
     if families := report.get("accuracy"):
         console.print(Text("\n" + accuracy_line(families)))
+    if found := report.get("range"):
+        console.print(Text(range_line(found)))
     console.print()
     console.print(Text(verdict(report)))
 

@@ -21,7 +21,13 @@ from kernbench.analysis import (
 )
 from kernbench.errors import MachineError
 from kernbench.op_log import Limit
-from kernbench.report import format_ns, format_share, published_error, published_errors
+from kernbench.report import (
+    format_ns,
+    format_share,
+    pair_line,
+    published_error,
+    published_errors,
+)
 from kernbench.retime.host_changes import (
     in_graphs,
     knows_lines_of_actions,
@@ -316,6 +322,9 @@ def print_findings(found: RankedFindings, console: Console) -> None:
     errors = dict.fromkeys(_error(known) for each in found["findings"] for known in each["errors"])
     if errors:
         console.print(Text(f"\npublished errors of what this is about: {', '.join(errors)}"))
+    best_ns = found["time_ns"] - found["findings"][0]["gain_ns"]
+    if unsure := pair_line("runs", found["time_ns"], best_ns):
+        console.print(Text(f"\nthe run with the first change is {unsure}"))
     console.print(Text(f"\n{_ABOUT}"))
 
 

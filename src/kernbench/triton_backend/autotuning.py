@@ -6,13 +6,14 @@ device. So while a run is active its autotuners find the choices of that run alo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from triton.runtime import driver as triton_driver
 from triton.runtime.autotuner import Autotuner
 
+from kernbench.report import pair_line
 from kernbench.triton_backend.driver import KernbenchDriver
 from kernbench.triton_backend.launcher import Launcher, active_launcher
 
@@ -76,10 +77,21 @@ def _run(self: Any, *args: Any, **kwargs: Any) -> Any:
         self.cache = Choices(self.cache)
     if not _is_active():
         return _RUN(self, *args, **kwargs)
+    before = getattr(self, "configs_timings", None)
     try:
         return _RUN(self, *args, **kwargs)
     finally:
         active_launcher().tunes(None)
+        timings = getattr(self, "configs_timings", None)
+        if timings and timings is not before:
+            _say_how_sure(self.base_fn.__name__, timings)
+
+
+def _say_how_sure(kernel: str, timings: Mapping[Any, Any]) -> None:
+    """Have the report say that a choice is closer to the next one than errors are."""
+    times = sorted(each[0] if isinstance(each, list | tuple) else each for each in timings.values())
+    if len(times) > 1 and (unsure := pair_line("kernels", *times[:2])):
+        active_launcher().remark(f"the two best configurations of {kernel} are {unsure}")
 
 
 def _bench(self: Any, *args: Any, config: Any, **meta: Any) -> Any:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,13 +10,14 @@ from typing import Any
 import pytest
 
 from kernbench.cli.app import app
+from kernbench.cli.plans.running import Programs
 from kernbench.hardware import load_machine
 from kernbench.plans.layouts import GIB, Job, Layout, config_of, memory
 from kernbench.plans.models import KNOWN, model_of
 from kernbench.plans.passes import Model
 from kernbench.plans.stack import Stack
 from kernbench.plans.steps import Microbatch, Steps
-from kernbench.plans.times import PlanTimes
+from kernbench.plans.times import HOST, PlanTimes
 
 Plan = Callable[..., tuple[int, str, str]]
 
@@ -34,9 +37,9 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Plan:
     monkeypatch.chdir(tmp_path)
     Path("small.json").write_text(json.dumps(SMALL))
 
-    def call(*arguments: str) -> tuple[int, str, str]:
+    def call(*arguments: str, run: int = 0) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as status:
-            app(["plan", *arguments])
+            app(["plan", *arguments, "--run", str(run)])
         out, err = capsys.readouterr()
         return int(status.value.code or 0), out, err
 
@@ -106,11 +109,18 @@ def test_a_config_of_hugging_face_describes_the_same_model(tmp_path: Path) -> No
 def test_memory_is_what_the_optimizer_and_the_cache_need() -> None:
     model = KNOWN["llama-3-70b"]
     job = Job(trains=True, devices=64, batch=64, seq=4096)
-    found = memory(model, job, Layout(tp=8, pp=1, cp=1, dp=8, microbatches=8))
     own = model.parameters / 8
-    assert found["weights"] == 2 * own
-    assert found["gradients"] == 4 * own
-    assert found["optimizer"] == 12 * own / 8
+    # Weights in 32 and in 16 bits, gradients, Adam's moments: whole, or an eighth.
+    for shard, weights, gradients, moments in (
+        ("ddp", 4 + 2, 4, 8),
+        ("zero1", 4 + 2, 4, 8 / 8),
+        ("zero2", 4 / 8 + 2, 4, 8 / 8),
+        ("zero3", 4 / 8 + 2 * 2 / 80, 4 / 8, 8 / 8),
+    ):
+        found = memory(model, job, Layout(tp=8, pp=1, cp=1, dp=8, microbatches=8, shard=shard))
+        assert found["weights"] == pytest.approx(weights * own)
+        assert found["gradients"] == pytest.approx(gradients * own)
+        assert found["optimizer"] == pytest.approx(moments * own)
     serves = Job(trains=False, devices=8, batch=16, seq=1000, new_tokens=24)
     found = memory(model, serves, Layout(tp=8, pp=1, cp=1, dp=1, microbatch=16))
     # 320 KiB a token: 80 layers, 8 heads of 128, keys and values, 2 bytes.
@@ -186,9 +196,43 @@ def test_mixtures_and_long_sequences_are_split_further(plan: Plan) -> None:
     assert all(each["parts_s"]["CP attention"] > 0 for each in found)
 
 
+@pytest.mark.adr("0255-D1")
+def test_the_best_is_as_fast_as_its_program_run_by_hand(plan: Plan) -> None:
+    pytest.importorskip("torch")
+    Path("tiny.json").write_text(json.dumps({**SMALL, "num_hidden_layers": 2}))
+    asked = ("--model", "tiny.json", "--machine", "h100-sxm", "--devices", "2", "--seq", "256")
+    only = ("--tp", "1", "--pp", "1", "--shard", "zero3", "--batch", "2", "--write", "best")
+    status, out, err = plan(*asked, *only, "--json", "all.json", run=1)
+    assert status == 0, err
+    best, *others = json.loads(Path("all.json").read_text())["layouts"]
+    assert best["is_run"]
+    assert not any(each["is_run"] for each in others)
+    assert best["parts_s"][HOST] > 0, "launches of an eager program take time"
+    assert sum(best["parts_s"].values()) == pytest.approx(best["step_s"])
+
+    by_hand = out.partition("to run the best: kernbench ")[2].split()
+    by_hand.remove("--no-fold-bound")
+    command = [sys.executable, "-m", "kernbench", *by_hand]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    steps = [line for line in done.stdout.splitlines() if "step_us" in line]
+    assert json.loads(steps[-1])["step_us"] / 1e6 == pytest.approx(best["step_s"], rel=0.05)
+
+
+@pytest.mark.adr("0255-D1")
+def test_programs_that_all_fail_are_an_error(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(Programs, "command", lambda *_: ["torchrun", "gone.py"])
+    asked = ("--model", "small.json", "--machine", "h100-sxm", "--devices", "1", "--seq", "256")
+    status, _, err = plan(*asked, run=2)
+    assert status == 2
+    assert "no program of the 2 best layouts ran: " in err
+    assert "gone.py" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (("--shard", "zero4"), "--shard zero4: did you mean zero"),
         (
             ("--model", "llama-3-7b"),
             "unknown model 'llama-3-7b' (or name a config.json): did you mean llama-3-",

@@ -12,6 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kernbench.interrupts import is_untimely  # noqa: E402
+from kernbench.torch_bridge.assigned import Assignments  # noqa: E402
 from tests.torch_bridge.running import real, simulated  # noqa: E402
 
 PROGRAM = "assigned_in_parts.py"
@@ -164,3 +166,17 @@ def test_what_a_run_replaces_in_tables_while_a_process_runs_is_restored(tmp_path
     simulated(program)
     answers = fake_tensor._DISPATCH_META_HANDLERS
     assert {each.__module__ for each in answers.values()} == {fake_tensor.__name__}
+
+
+def test_an_interrupt_waits_from_the_first_that_is_shown_again_to_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    close, untimely = Assignments.close, []
+
+    def closing(assignments: Assignments) -> None:
+        untimely.append(is_untimely(sys._getframe()))
+        close(assignments)
+
+    monkeypatch.setattr(Assignments, "close", closing)
+    simulated(PROGRAM, "several_errors")
+    assert untimely == [True]

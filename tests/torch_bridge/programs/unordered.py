@@ -5,6 +5,7 @@ Writes to a file, by case, what is wrong with each variant: the error's class an
 
 import json
 import os
+import pickle
 import sys
 from pathlib import Path
 
@@ -217,7 +218,7 @@ def freed_after_its_stream_has_waited():
 def _read(host, how):
     {
         "item": lambda: host[-1].item(),
-        "numpy": lambda: host.numpy().sum(),
+        "numpy": lambda: (host.numpy().sum(), torch.cuda.synchronize()),
         "tolist": lambda: host.tolist(),
         "print": lambda: print(host),
         "operation": lambda: host + 1,
@@ -231,6 +232,33 @@ def pinned_memory_read_before_its_copy_has_ended(how):
     if not bad:
         torch.cuda.current_stream().synchronize()
     _read(host, how)
+
+
+def view_of_numpy(when):
+    x, host = ones(), torch.empty(n, pin_memory=True)
+    host.copy_(x, non_blocking=True)
+    view = host.numpy()
+    if not bad:
+        torch.cuda.synchronize()
+    print(view.sum())
+    del view
+    torch.zeros(1, device="cuda") if when == "operation" else torch.cuda.synchronize()
+
+
+def shown_from_a_side_stream(how):
+    x = ones()
+    with on(side):
+        x += 1
+    wait(main, side)
+    {
+        "repr": lambda: repr(x),
+        "format": lambda: f"{x}",
+        "row": lambda: print(x[:2]),
+        "list": lambda: str([x[0]]),
+        "parameter": lambda: repr(torch.nn.Parameter(x)),
+        "pickle": lambda: pickle.dumps(x),
+        "tolist": lambda: x.tolist(),
+    }[how]()
 
 
 def copied_to_the_host_without_blocking():
@@ -514,6 +542,10 @@ def on_a_callers_stream():
 
 
 VARIANTS = {
+    view_of_numpy: ("operation", "wait"),
+    shown_from_a_side_stream: (
+        *("repr", "format", "row", "list", "parameter", "pickle", "tolist"),
+    ),
     pinned_memory_read_before_its_copy_has_ended: (
         *("item", "numpy", "tolist", "print", "operation", "bool"),
     ),

@@ -161,7 +161,7 @@ def is_honest(answer: Answer, asked: int) -> bool:
 
 def programs(tmp_path: Path) -> Iterator[tuple[Predictor, Row]]:
     """Yield rows of programs, with a predictor that has their answers where they were run."""
-    files = ProgramFiles(kept=tmp_path / "kept.jsonl", runs=False)
+    files = ProgramFiles(kept=tmp_path / "kept.jsonl", runs=())
     known = row(tmp_path, **LLAMA)
     predictor = ProgramPredictor(presets(), files)
     asked = predictor.asked(known)

@@ -96,7 +96,7 @@ def test_a_runner_runs_what_is_not_kept_and_keeps_it_with_its_reason(
         with pytest.raises(ProgramError, match="it hangs"):
             runner.answer(hanging, MACHINE)
     assert asked == [program, hanging]
-    others = KeptAnswers(dataclasses.replace(files, runs=False))
+    others = KeptAnswers(dataclasses.replace(files, runs=()))
     assert ProgramRunner(kept=others).step_us(program, MACHINE) > 0
     with pytest.raises(ProgramError, match="not run for this table"):
         ProgramRunner(kept=others).step_us(dataclasses.replace(program, ranks=3), MACHINE)

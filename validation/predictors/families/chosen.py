@@ -39,8 +39,8 @@ class ChosenProgram:
 
 def is_compiled(row: Row) -> bool:
     """Return whether the row's program was compiled: by torch.compile, or another compiler."""
-    said = row.fields.get("compile", "").strip()
-    return not (said in ("", "eager") or said.startswith("no"))
+    said = row.fields.get("compile", row.fields.get("config", "")).strip()
+    return not (said in ("", "eager", "torch") or said.startswith("no"))
 
 
 def num_nodes(row: Row) -> int:
@@ -58,10 +58,17 @@ class Family(StrEnum):
     DECODE = "decode"
     MANY_DEVICES = "many devices"
     CLUSTERS = "64 devices and more"
+    OPERATIONS = "eager operations and networks"
+    COMPILED_OPERATIONS = "compiled operations and networks"
+    KERNELS = "Triton kernels"
 
 
 def family_of(row: Row) -> Family:
     """Return the family of a row of programs."""
+    if row.source in ("geak", "tritonbench"):
+        return Family.OPERATIONS if row.fields.get("part") == "perf_T" else Family.KERNELS
+    if row.source == "kernelbench":
+        return Family.COMPILED_OPERATIONS if is_compiled(row) else Family.OPERATIONS
     devices = row.optional("n_devices") or 1
     if devices >= CLUSTER_DEVICES:
         return Family.CLUSTERS

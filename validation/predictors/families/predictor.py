@@ -36,6 +36,9 @@ ADAPTERS = {
     "llm-foundry-mpt": f"{_ROOM}.sharded:mpt",
     "mcore-golden": f"{_ROOM}.megatron:golden",
     "torchtitan-202412": f"{_ROOM}.sharded:torchtitan",
+    "kernelbench": f"{_ROOM}.public:kernelbench",
+    "tritonbench": f"{_ROOM}.public:tritonbench",
+    "geak": f"{_ROOM}.public:geak",
 }
 """By source, who says what is run for a row."""
 Adapter = Callable[[Row, Path], ChosenProgram]
@@ -71,7 +74,11 @@ class ProgramPredictor:
         how = " ".join((asked.program.module or asked.program.script.name, *asked.program.args))
         step_us = found.step_us + asked.extra_us
         return Answer(
-            step_us / asked.units, how=how[:100], host_share=found.host_share, ran=Ran.PROGRAM
+            step_us / asked.units,
+            how=how[:100],
+            host_share=found.host_share,
+            shares=found.shares,
+            ran=Ran.PROGRAM,
         )
 
     def machine_of(self, asked: ChosenProgram, row: Row) -> Machine:

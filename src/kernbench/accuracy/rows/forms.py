@@ -32,10 +32,13 @@ class Form:
     category: Category
     columns: tuple[str, ...]
     """Those that only this form has; they also say what a row's shape is."""
-    op: str
+    op: str = "op"
     """The column of the operation, or ``=NAME`` where all rows are of one."""
-    dtype: str
+    dtype: str = "dtype"
     """The column of the dtype, or ``=NAME``."""
+    device: str = "device"
+    """The column of the device, or ``=NAME``; so for ``source``."""
+    source: str = "source"
     time: tuple[str, ...] = ("time_us",)
     """Columns of the time, the first that is not empty counts; the unit is in the name."""
     rates: Mapping[str, str] | None = None
@@ -59,6 +62,40 @@ _PROGRAM = ("program", "model", "seq_len", "local_batch", "global_batch", "n_dev
 # In the order in which they are looked for: the first whose columns are all there.
 FORMS = (
     Form(
+        category=Category.PROGRAMS,
+        columns=("level", "problem", "mean_ms"),
+        op="problem",
+        dtype="=float32",
+        device="hardware",
+        source="=kernelbench",
+        time=("mean_ms",),
+        together=("level", "problem"),
+        shown=("level", "problem", "config", "folder", "commit"),
+    ),
+    Form(
+        category=Category.PROGRAMS,
+        columns=("part", "op", "input_size"),
+        op="op",
+        dtype="=",
+        device="=A100-SXM4-80GB",
+        source="=tritonbench",
+        time=("ms",),
+        together=("part", "op"),
+        shown=("part", "op", "input_size"),
+    ),
+    Form(
+        category=Category.PROGRAMS,
+        columns=("branch", "kernel", "params"),
+        op="kernel",
+        dtype="=",
+        device="=MI300X",
+        source="=geak",
+        time=("ms",),
+        together=("kernel",),
+        may_lack_time=True,
+        shown=("branch", "kernel", "params"),
+    ),
+    Form(
         category=Category.SERVING,
         columns=("isl", "osl", "ttft_s"),
         op="mode",
@@ -72,7 +109,6 @@ FORMS = (
         category=Category.PROGRAMS,
         columns=("metric", "value", "unit"),
         op="program",
-        dtype="dtype",
         time=("derived_step_time_s",),
         together=("program", "model"),
         may_lack_time=True,
@@ -83,7 +119,6 @@ FORMS = (
         category=Category.PROGRAMS,
         columns=("gmacs", "img_size", "step_time_ms"),
         op="phase",
-        dtype="dtype",
         time=("step_time_ms",),
         together=("model",),
         may_lack_time=True,
@@ -92,7 +127,6 @@ FORMS = (
     Form(
         category=Category.MLA,
         columns=("mla_dtype", "tp_size"),
-        op="op",
         dtype="mla_dtype",
         together=("batch", "q_len", "kv_len", "heads"),
         may_lack_time=True,
@@ -101,7 +135,6 @@ FORMS = (
     Form(
         category=Category.LINEAR_ATTENTION,
         columns=("d_conv", "num_tokens", "phase"),
-        op="op",
         dtype="=bfloat16",
         together=("model_name", "batch_size", "seq_len"),
         may_lack_time=True,
@@ -110,8 +143,6 @@ FORMS = (
     Form(
         category=Category.MOE,
         columns=("topk", "num_experts", "inter_size"),
-        op="op",
-        dtype="dtype",
         together=("num_tokens", "hidden_size", "inter_size", "topk", "num_experts"),
         may_lack_time=True,
         shown=(
@@ -122,7 +153,6 @@ FORMS = (
     Form(
         category=Category.ATTENTION,
         columns=("q_len", "kv_len", "kv_heads"),
-        op="op",
         dtype="attn_dtype",
         together=("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim"),
         may_lack_time=True,
@@ -134,31 +164,15 @@ FORMS = (
     Form(
         category=Category.TP_SCALING,
         columns=("tp", "pp"),
-        op="op",
-        dtype="dtype",
         rates=_TIMES_OF_MODELS,
         together=("model", "tp", "pp"),
         shown=("model", "seq", "batch", "tp", "pp", "cp", "dp"),
     ),
-    Form(
-        category=Category.GEMM,
-        columns=("m", "n", "k"),
-        op="op",
-        dtype="dtype",
-        together=("n", "k"),
-    ),
-    Form(
-        category=Category.MEMBOUND,
-        columns=("rows", "cols"),
-        op="op",
-        dtype="dtype",
-        together=("rows", "cols"),
-    ),
+    Form(category=Category.GEMM, columns=("m", "n", "k"), together=("n", "k")),
+    Form(category=Category.MEMBOUND, columns=("rows", "cols"), together=("rows", "cols")),
     Form(
         category=Category.COLLECTIVES,
         columns=("n_ranks", "bytes"),
-        op="op",
-        dtype="dtype",
         together=("op", "n_ranks"),
         may_lack_time=True,
     ),
@@ -177,15 +191,15 @@ def form_of(file: str, columns: set[str]) -> Form:
     Raises:
         UsageError: A column that every file needs is missing, or those of all forms are.
     """
-    missing = [each for each in ("device", "source") if each not in columns]
-    if missing:
-        raise UsageError(f"{file}: columns are missing: {', '.join(missing)}")
     for form in FORMS:
         if columns.issuperset(form.columns):
             lacking = _lacking(form, columns)
             if lacking:
                 raise UsageError(f"{file}: columns are missing: {', '.join(lacking)}")
             return form
+    missing = [each for each in ("device", "source") if each not in columns]
+    if missing:
+        raise UsageError(f"{file}: columns are missing: {', '.join(missing)}")
     known = "; ".join(f"{', '.join(form.columns)} for {form.category}" for form in FORMS)
     raise UsageError(f"{file}: the columns are of no category; it takes {known}")
 
@@ -193,7 +207,7 @@ def form_of(file: str, columns: set[str]) -> Form:
 def _lacking(form: Form, columns: set[str]) -> list[str]:
     return [
         name
-        for name in (form.op, form.dtype, form.time[0])
+        for name in (form.device, form.source, form.op, form.dtype, form.time[0])
         if not name.startswith("=") and _column(form, name, columns) is None
     ]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -37,6 +37,8 @@ class Answer:
     """The configuration or algorithm that the time is of."""
     host_share: float = 0.0
     """Of a program: the share of its time in which devices wait for their hosts, from 0 to 1."""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """Of a program: what its devices' time is of, by kind of kernels."""
     ran: Ran | None = None
     """What was run for the time; None where there is none."""
     composed_us: float | None = None

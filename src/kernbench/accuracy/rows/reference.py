@@ -111,6 +111,18 @@ def sampled(rows: list[Row], every: Mapping[str, int]) -> list[Row]:
     ]
 
 
+_TRITON_NAMES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
+
+
+def _dtype_of(form: Form, fields: Mapping[str, str]) -> str:
+    """Return a row's dtype; of products and streams by Triton's name for it."""
+    text = text_of(form, form.dtype, fields)
+    if form.category not in (Category.GEMM, Category.MEMBOUND):
+        return text
+    name = text.removeprefix("torch.").lower()
+    return _TRITON_NAMES.get(name, name if name in _TRITON_NAMES.values() else text)
+
+
 def _hash(row: Row) -> int:
     return int(md5(str(row).encode()).hexdigest(), 16)
 
@@ -133,10 +145,10 @@ def _read(file: str, reader: csv.DictReader[str]) -> Iterable[Row]:
         time_us, per, why_no_time = time_of(form, fields, where)
         yield Row(
             category=form.category,
-            device=fields["device"],
+            device=text_of(form, form.device, fields),
             op=text_of(form, form.op, fields),
-            dtype=text_of(form, form.dtype, fields),
-            source=fields["source"],
+            dtype=_dtype_of(form, fields),
+            source=text_of(form, form.source, fields),
             time_us=time_us,
             fields=fields,
             file=file,

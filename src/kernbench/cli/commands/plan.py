@@ -13,7 +13,7 @@ from kernbench.cli import options as given
 from kernbench.cli.console.progress import progress
 from kernbench.cli.programs.reporting import DONE, STDOUT, guarded
 from kernbench.cli.registry import options_command
-from kernbench.errors import UsageError
+from kernbench.errors import UnknownNameError, UsageError, nearest
 
 if TYPE_CHECKING:
     from kernbench.cli.plans.ranking import Ranking
@@ -58,6 +58,23 @@ class PlanOptions:
     cp: Sizes = None
     dp: Sizes = None
     ep: Sizes = None
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...", help="How replicas may share state: zero3,zero2,hsdp,zero1,ddp."
+        ),
+    ] = None
+    run: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, help="Of how many of the best the programs are run."),
+    ] = 12
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Compile the layers of those programs.")
+    ] = False
+    write: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Write the program of the best, and its configuration."),
+    ] = None
     minimize: Annotated[
         str, typer.Option(metavar="time|energy|cost", help="By what layouts are ranked.")
     ] = "time"
@@ -77,14 +94,16 @@ def _plan(context: typer.Context, options: PlanOptions) -> int:
 
     All sizes of tensor (TP, inside a node), pipeline (PP), context (CP), data (DP) and expert
     parallelism (EP) that divide the devices and the model, with and without sequence parallelism
-    (SP) and recomputation of activations, and several micro-batches; those that fit into memory are
-    timed on the machine.
+    (SP) and recomputation of activations, several micro-batches, and ways to share state (FSDP2,
+    HSDP, ZeRO-1); those that fit into memory are timed by their parts, and of the best of these
+    PyTorch programs are run, folded.
     """
     return guarded(lambda: _start(options), options.debug, usage=True)
 
 
 def _start(options: PlanOptions) -> int:
-    from kernbench.cli.plans.ranking import as_json, check_goal, rank
+    from kernbench.cli.plans.ranking import as_json, check_goal, rank, run_best
+    from kernbench.cli.plans.running import Programs
     from kernbench.hardware import file_of
     from kernbench.outputs import Outputs
     from kernbench.plans import Job, model_of
@@ -102,17 +121,24 @@ def _start(options: PlanOptions) -> int:
         new_tokens=0 if options.trains else options.new_tokens,
     )
     asked = None if options.json == STDOUT else options.json
+    if options.write is not None and not options.trains:
+        raise UsageError("--write writes a program that trains: leave --serve out")
+    programs = Programs(
+        model=model,
+        job=job,
+        machine=machine,
+        file=file_of(options.machine),
+        compiles=options.compile,
+    )
     state = ["counting layouts"]
+
+    def say(text: str) -> None:
+        state[0] = text
+
     with Outputs({"--json": asked}, [options.model, file_of(options.machine)]) as outputs:
         with progress(lambda: state[0]):
-            ranking = rank(
-                model,
-                job,
-                machine,
-                limits,
-                options.minimize,
-                lambda text: state.__setitem__(0, text),
-            )
+            ranking = rank(model, job, machine, limits, options.minimize, say)
+            ranking = run_best(ranking, options.run, programs, options.minimize, say)
         text = json.dumps(as_json(ranking), indent=2)
         if "--json" in outputs:
             with outputs.writing("--json") as file:
@@ -122,6 +148,8 @@ def _start(options: PlanOptions) -> int:
         print(text)
     else:
         _show(ranking, job, options.top, options.minimize)
+    if options.write is not None:
+        print(f"to run the best: {programs.write(ranking.timed[0], options.write)}")
     return DONE
 
 
@@ -143,7 +171,7 @@ def _per_token(each: TimedLayout, name: str) -> str:
 
 
 def _limits(options: PlanOptions) -> AllowedSizes:
-    from kernbench.plans import AllowedSizes
+    from kernbench.plans import SHARDS, AllowedSizes
 
     sizes: dict[str, tuple[int, ...] | None] = {}
     for name in ("tp", "pp", "cp", "dp", "ep"):
@@ -152,7 +180,11 @@ def _limits(options: PlanOptions) -> AllowedSizes:
         if not all(part.isdecimal() and int(part) for part in parts):
             raise UsageError(f"--{name} must be sizes such as 4 or 2,4,8, but got {text!r}")
         sizes[name] = None if text is None else tuple(map(int, parts))
-    return AllowedSizes(sizes)
+    shards = None if options.shard is None else tuple(options.shard.split(","))
+    for name in shards or ():
+        if name not in SHARDS:
+            raise UnknownNameError(f"--shard {name}: {nearest(name, SHARDS)}")
+    return AllowedSizes(sizes, shards)
 
 
 def _show(ranking: Ranking, job: Job, top: int, goal: str) -> None:
@@ -177,6 +209,9 @@ def _show(ranking: Ranking, job: Job, top: int, goal: str) -> None:
     table.add_column("layout", overflow="fold")
     for title in ("GiB", "time", "tokens/s", "MFU"):
         table.add_column(title, justify="right", no_wrap=True)
+    has_runs = any(each.is_run for each in ranking.timed)
+    if has_runs:
+        table.add_column("", no_wrap=True)
     console = Console(file=sys.stdout, highlight=False, markup=False)
     per_token = {"energy": ("J/token", best.joules), "cost": ("USD/Mtoken", best.usd)}
     has_room = console.width >= _WIDE
@@ -194,6 +229,7 @@ def _show(ranking: Ranking, job: Job, top: int, goal: str) -> None:
             seconds(each.seconds),
             f"{each.tokens_per_second:,.0f}",
             f"{ranking.mfu(each):.1%}",
+            *(["run" if each.is_run else "parts"] if has_runs else []),
             *(_per_token(each, name) for name in shows),
             *(seconds(value) for value in each.more.values()),
         )
@@ -204,9 +240,11 @@ def _show(ranking: Ranking, job: Job, top: int, goal: str) -> None:
     print(f"  GiB of {machine.sip.hbm_bytes / GIB:.0f}: {kinds}")
     sent = best.collective_bytes / 1e9
     print(f"  collectives of a rank: {best.collectives:,}, {sent:,.1f} GB of messages")
-    if len(ranking.timed) > 1:
+    # Programs are compared with programs.
+    nexts = [each for each in ranking.timed[1:top] if each.is_run == best.is_run]
+    if nexts:
         print("why the next are slower:" if goal == "time" else "the next, beside the best:")
-    for each in ranking.timed[1:top]:
+    for each in nexts:
         print(f"  {each.layout.label}: {_behind(each, best, goal)}; {why_slower(each, best)}")
     print(f"\n{len(ranking.timed)} layouts fit, {ranking.too_large} do not", end="")
     if ranking.nearest is not None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from kernbench.cli.plans.running import Programs, missing
 from kernbench.errors import KernbenchError, UnknownNameError, UsageError, nearest
 from kernbench.hardware import Machine
 from kernbench.plans import (
     GIB,
+    HOST,
     AllowedSizes,
     Job,
     Layout,
@@ -20,6 +22,7 @@ from kernbench.plans import (
     memory,
     node_of,
 )
+from kernbench.report import pair_line
 
 _SLIGHT = 0.02
 """Differences below this share of the best time are not worth a word."""
@@ -42,6 +45,8 @@ class Ranking:
     failed: Sequence[str]
     """What the machine could not run."""
     peak_flops: float
+    notes: Sequence[str] = ()
+    """What its programs leave out, or why none ran."""
 
     def mfu(self, each: TimedLayout) -> float:
         """Return which share of the devices' peak the model's products take."""
@@ -134,6 +139,36 @@ def rank(
     )
 
 
+def run_best(
+    ranking: Ranking, count: int, programs: Programs, goal: str, say: Callable[[str], None]
+) -> Ranking:
+    """Return the ranking with the programs of its best layouts run; these come first.
+
+    Raises:
+        UsageError: All of them fail.
+    """
+    why_not = missing()
+    if not (count and ranking.job.trains) or why_not:
+        return replace(ranking, notes=[why_not] if count and ranking.job.trains else [])
+    best, others = ranking.timed[:count], ranking.timed[count:]
+    ran: list[TimedLayout] = []
+    failed: list[str] = []
+    for outcome in programs.run(best, say):
+        if isinstance(outcome, str):
+            failed.append(outcome)
+        else:
+            ran.append(outcome)
+    if not ran:
+        raise UsageError(f"no program of the {len(best)} best layouts ran: {failed[0]}")
+    ran.sort(key=lambda each: (GOALS[goal](each) or 0.0, each.seconds))
+    return replace(
+        ranking,
+        timed=[*ran, *others],
+        failed=[*ranking.failed, *failed],
+        notes=programs.remarks(),
+    )
+
+
 def why_best(best: TimedLayout) -> str:
     """Return where the time of the best layout goes."""
     parts = sorted(best.parts.items(), key=lambda each: -each[1])
@@ -168,11 +203,25 @@ def seconds(value: float) -> str:
 def remarks(ranking: Ranking) -> list[str]:
     """Return what the numbers leave out."""
     job, model = ranking.job, ranking.model
-    said = [
-        "layers, their TP collectives, attention and the optimizer were run on the machine; "
-        "collectives between stages and replicas are timed alone: that several share the network, "
-        "or overlap compute, is not modeled"
-    ]
+    num_run = sum(each.is_run for each in ranking.timed)
+    said = []
+    if num_run:
+        said.append(
+            f"{num_run} programs were run, host included; {HOST} is what their steps take beside "
+            "the parts, which were run alone"
+        )
+    if num_run < len(ranking.timed):
+        others = "the others are" if num_run else "times are"
+        said.append(
+            f"{others} proposals without the host: layers, TP collectives, attention and the "
+            "optimizer run on the machine, collectives between stages and replicas alone on its "
+            "links"
+        )
+    said += ranking.notes
+    if len(ranking.timed) > 1:
+        first, second = (each.seconds for each in ranking.timed[:2])
+        if unsure := pair_line("plans", first, second):
+            said.append(f"the first two layouts are {unsure}")
     if ranking.timed[0].joules is not None:
         said.append(
             "energy is of devices alone; they idle in the pipeline's gaps, and sends between "
@@ -211,6 +260,7 @@ def _layout_json(ranking: Ranking, each: TimedLayout) -> dict[str, Any]:
     return {
         **{name: getattr(layout, name) for name in Layout.__dataclass_fields__},
         "step_s": each.seconds,
+        "is_run": each.is_run,
         "tokens_per_s": each.tokens_per_second,
         "mfu": ranking.mfu(each),
         "energy_j": each.joules,

@@ -30,6 +30,7 @@ class BenchOptions(given.KernelOptions):
     max_restarts: given.MaxRestarts = 0
     fold: given.Fold = False
     fold_check: given.FoldCheck = 0
+    fold_bound: given.FoldBound = True
     param: Annotated[
         list[str] | None,
         typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of the bench."),

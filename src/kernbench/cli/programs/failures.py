@@ -267,7 +267,8 @@ def _is_handed_on(last: TracebackType) -> bool:
     """Return whether a function failed inside the one that it wraps, which has no frame.
 
     That is a method of the same name, ``super().__getitem__(index)`` in ``__getitem__`` say, or
-    what is given all of the function's own ``*args``.
+    what is given all of the function's own ``*args``, or of a parameter that holds them: an
+    operation of PyTorch, which the program called.
     """
     code = last.tb_frame.f_code
     line, end_line, column, end_column = [*code.co_positions()][last.tb_lasti // 2]
@@ -287,11 +288,10 @@ def _is_handed_on(last: TracebackType) -> bool:
         return False
     if isinstance(failed.func, ast.Attribute) and failed.func.attr == code.co_name:
         return True
-    # All that *args of the failed function has, for a built-in function in whose place it is.
-    given = {ast.unparse(each) for each in failed.args if isinstance(each, ast.Starred)}
-    has_rest = bool(code.co_flags & inspect.CO_VARARGS)
+    starred = {ast.unparse(each.value) for each in failed.args if isinstance(each, ast.Starred)}
     number = code.co_argcount + code.co_kwonlyargcount
-    return has_rest and f"*{code.co_varnames[number]}" in given
+    number += bool(code.co_flags & inspect.CO_VARARGS)
+    return not starred.isdisjoint(code.co_varnames[:number])
 
 
 @cache

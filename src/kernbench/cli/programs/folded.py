@@ -44,6 +44,9 @@ class FoldOptions(ReportOptions, Protocol):
     @property
     def fold_check(self) -> int: ...
 
+    @property
+    def fold_bound(self) -> bool: ...
+
 
 def is_folded(options: FoldOptions) -> bool:
     """Return whether one rank runs for many; to compare with others asks for it, too."""
@@ -164,12 +167,12 @@ def run_ranks(
         return run_and_report(context, options, outputs, partial(work, context))
 
     if is_folded(options):
-        return _run_folded(make_context, num_ranks, options.fold_check, work, report)
+        return _run_folded(make_context, num_ranks, options, work, report)
     return report(make_context())
 
 
 def _run_folded(
-    make_context: MakeContext, num_ranks: int, num_checks: int, work: Work, report: Work
+    make_context: MakeContext, num_ranks: int, options: FoldOptions, work: Work, report: Work
 ) -> int:
     """Run a program with as few ranks as stand for all, and report; return its exit status.
 
@@ -177,7 +180,7 @@ def _run_folded(
     again, with one rank for each of them. Up to :data:`MOST_TRIED` ranks all of that, and when
     collectives run with all ranks, is found in a process of its own before.
     """
-    folder = _Folder(make_context, num_ranks, work)
+    folder, num_checks = _Folder(make_context, num_ranks, work), options.fold_check
     is_tried = num_ranks <= MOST_TRIED
     with _elsewhere(folder) if num_checks or is_tried else contextlib.nullcontext(None) as other:
         tried: WatchedRun | Failed | None = None
@@ -205,7 +208,7 @@ def _run_folded(
             fails: list[bool] = []
 
             def checked() -> list[str]:
-                if folding.has_host_times and known is not None:
+                if options.fold_bound and folding.has_host_times and known is not None:
                     check.measure_libraries()
                 if not num_checks:
                     return []

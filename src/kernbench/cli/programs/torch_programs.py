@@ -89,6 +89,7 @@ class TorchrunOptions(given.ProgramOptions):
     ] = None
     fold: given.Fold = False
     fold_check: given.FoldCheck = 0
+    fold_bound: given.FoldBound = True
     private: Annotated[
         list[str] | None,
         typer.Option(

@@ -87,16 +87,21 @@ def tile_of(
     )
 
 
-def fresh_share(site: CommandSite, touched: TouchedBytes, burst_bytes: int) -> Fraction:
+def fresh_share(
+    site: CommandSite, touched: TouchedBytes, burst_bytes: int, runs: int | None = None
+) -> Fraction:
     """Return the share of a load's bursts that its loop's iteration before did not touch.
 
     Its runs of bytes move on by a step from iteration to iteration; where the step is less than a
-    run, or than the burst that holds the run, a part was there before. Of addresses that are data
-    no step is known: what a loop carries has the origin of its first value.
+    run, or than the burst that holds the run, a part was there before. The first of a loop's
+    iterations finds nothing; a loop that turns once is none. Of addresses that are data no step is
+    known: what a loop carries has the origin of its first value. ``runs`` is how often a program
+    runs the load, where its loops turn less often than those of others.
     """
-    if not site.loops:
+    turning = [loop for loop in site.loops if loop.trip_count > 1]
+    if not turning:
         return Fraction(1)
-    innermost, step = loop_dim(site.loops[-1].loop_id), 0
+    innermost, step = loop_dim(turning[-1].loop_id), 0
     if site.gather is not None and any(innermost in each.dims for each in leaves(site.gather)):
         return Fraction(1)
     for dims, array in access_of(site.command).offset.terms.items():  # type: ignore[arg-type]
@@ -107,7 +112,9 @@ def fresh_share(site: CommandSite, touched: TouchedBytes, burst_bytes: int) -> F
         step += int(np.abs(array[..., -1] - array[..., 0]).max()) // (array.shape[-1] - 1)
     if site.gather is not None and not step:
         return Fraction(1)
-    return min(Fraction(step, max(touched.run_bytes, burst_bytes)), Fraction(1))
+    turns = max(min(turning[-1].trip_count, site.count if runs is None else runs), 1)
+    moved_on = min(Fraction(step, max(touched.run_bytes, burst_bytes)), Fraction(1))
+    return (1 + (turns - 1) * moved_on) / turns
 
 
 _MOST_KEPT_BYTES = 1 << 15

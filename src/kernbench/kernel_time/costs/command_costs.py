@@ -353,7 +353,8 @@ class CostModel:
         largest = max(moved.touched, key=lambda each: each.burst_bytes)
         if not self._block.keeps(largest.burst_bytes):
             return Fraction(1)
-        return fresh_share(site, largest, self.sip.cube.hbm_burst_bytes)
+        runs = moved.repeats * len(moved.touched)
+        return fresh_share(site, largest, self.sip.cube.hbm_burst_bytes, runs)
 
     def _latency_ps(self, missed: Fraction, remote: Fraction, waits: bool, fresh: Fraction) -> int:
         sip = self.sip
@@ -369,6 +370,8 @@ class CostModel:
         command = site.command
         if isinstance(command, Gemm):
             return self._gemm_ps(command, copied_bytes)
+        if self._block is not None and site.is_fused:
+            return 0
         slowdown = Fraction(1) if self._block is None else self._block.slowdown
         if isinstance(command, Math):
             elements = num_elements(command.dst.shape)

@@ -82,8 +82,8 @@ class GemmTile:
             return (a, b, None, c), (m, n, k, self.steps(k), *strides, 0, *of_c)
         return (a, b, c), (m, n, k, self.steps(k), *strides, *of_c)
 
-    def constants(self, dtype: DType) -> dict[str, Any]:
-        """Return the constexprs and options of :attr:`kernel`."""
+    def constants(self, dtype: DType, is_wide: bool = False) -> dict[str, Any]:
+        """Return the constexprs and options of :attr:`kernel`; wide: for any extent."""
         if self.is_vector:
             return {
                 "ACTIVATION": None,
@@ -100,6 +100,7 @@ class GemmTile:
             "BLOCK_N2": self.block_n2,
             "BLOCK_K": self.block_k,
             "GROUP": self.group,
+            "WIDE": is_wide,
             "num_stages": self.num_stages,
         }
 
@@ -112,9 +113,11 @@ class GemmTile:
 def gemm_tiles(
     a_ptr, b_ptr, c_ptr, M, N, K, steps, a_m, a_k, b_k, b_n, c_split, c_m, c_n,
     ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_N2: tl.constexpr,
-    BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """``C[s] = A[:, part s] @ B[part s, :]`` with part ``s = program_id(1)`` of K.
+
+    With WIDE offsets of rows and columns have 64 bits.
 
     Programs go through C in bands of GROUP tiles in M. A tile has BLOCK_N columns and then BLOCK_N2
     more, which share its rows of A.
@@ -129,12 +132,16 @@ def gemm_tiles(
     first_k = tl.program_id(1) * steps * BLOCK_K
     k = tl.arange(0, BLOCK_K)
     n = first_n + tl.arange(0, BLOCK_N)
+    if WIDE:
+        m, n, first_k = m.to(tl.int64), n.to(tl.int64), first_k.to(tl.int64)
 
     a_ptrs = a_ptr + m[:, None] * a_m + (first_k + k[None, :]) * a_k
     b_ptrs = b_ptr + (first_k + k[:, None]) * b_k + n[None, :] * b_n
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
     if BLOCK_N2:
         n2 = first_n + BLOCK_N + tl.arange(0, BLOCK_N2)
+        if WIDE:
+            n2 = n2.to(tl.int64)
         b2_ptrs = b_ptr + (first_k + k[:, None]) * b_k + n2[None, :] * b_n
         acc2 = tl.zeros((BLOCK_M, BLOCK_N2), dtype=ACC)
     for step in range(steps):
@@ -197,6 +204,13 @@ def matmul_tiled(a: Tensor, b: Tensor, tile: GemmTile) -> Tensor:
     return out
 
 
+def _is_wide(sizes: tuple[int, int, int], strides: tuple[int, ...], out_stride: int) -> bool:
+    """Return whether an element of a product's tensors lies 2^31 elements behind the first."""
+    m, n, k = sizes
+    a_m, a_k, b_k, b_n = strides
+    return max(m * a_m + k * a_k, k * b_k + n * b_n, m * out_stride + n) > 1 << 31
+
+
 _PREPARED = Memo()
 """The launches of each product, by sizes, strides, dtypes and tile."""
 
@@ -221,7 +235,7 @@ def launch_tiles(
     found = _PREPARED.get(key)
     if found is None:
         pointers, numbers = tile.arguments((a, b, parts), sizes, strides, out_stride)
-        options = tile.constants(a.dtype)
+        options = tile.constants(a.dtype, _is_wide(sizes, strides, out_stride))
         stages = options.pop("num_stages")
         grid = tile.grid(m, n)
         product = prepare(tile.kernel, pointers, numbers, grid, options, num_stages=stages)

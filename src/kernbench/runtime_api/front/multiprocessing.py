@@ -494,7 +494,8 @@ class Multiprocessing:
         if nprocs > run.machine.num_sips:
             raise UsageError(
                 f"spawn was asked for {nprocs} ranks, but machine {run.machine.name} has "
-                f"{run.machine.num_sips} SIPs; use RuntimeContext(ranks={nprocs})"
+                f"{run.machine.num_sips} SIPs; use --ranks {nprocs}, or "
+                f"RuntimeContext(ranks={nprocs})"
             )
         if not callable(fn):
             raise UsageError(f"spawn needs a function to run, but got {fn!r}")

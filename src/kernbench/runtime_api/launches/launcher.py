@@ -139,6 +139,7 @@ class KernelLauncher:
         self._alike: dict[Hashable, KernelEntry] = {}
         """The same entries, keyed by what decides plans: binaries with equal plans share one."""
         self.kept_plans = KeptPlans()
+        self._said: set[str] = set()
 
     def launch_named(
         self,
@@ -391,9 +392,10 @@ class KernelLauncher:
         return self.run.machine.sip_at(self.run.rank_state.sip_id).num_pes
 
     def device_rates(self) -> DeviceRates:
-        """Return the clock and the memory bandwidth of the current rank's SIP."""
+        """Return clock, memory bandwidth and the time of an event of the current rank's SIP."""
         sip = self.run.machine.sip_at(self.run.rank_state.sip_id)
-        return DeviceRates(float(sip.clock_ghz), float(sip.hbm_gbps))
+        event_ms = sip.event_ps / 1e9
+        return DeviceRates(float(sip.clock_ghz), float(sip.hbm_gbps), event_ms)
 
     def latest_ns(self) -> Callable[[], float] | None:
         """Return what waits for the rank's latest launch and gives its time.
@@ -416,6 +418,12 @@ class KernelLauncher:
         """Note that a tuner benchmarks the kernel whose launch follows; see ``Launcher``."""
         checks = self.run.sanitizer is not None and self.run.has_data
         self.run.rank_state.tuned = kept if checks else None
+
+    def remark(self, line: str) -> None:
+        """Have the report of the run say a line, once; see ``Launcher``."""
+        if line not in self._said:
+            self._said.add(line)
+            self.run.remarks.append(lambda: [line])
 
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         """Return the modeled device time of what ``fn`` launches; no clock moves, no data."""

@@ -50,6 +50,15 @@ _MACHINERY = frozenset(
 what they have computed, or their state is kept per process elsewhere (``registered``, for one)."""
 
 
+_HOLDING_NOTHING = frozenset(
+    (
+        *(BuiltinFunctionType, FunctionType, MethodType, ModuleType, classmethod, property),
+        *(staticmethod, type, bool, bytes, float, int, str, type(None)),
+    )
+)
+"""What most attributes are, and no registry is."""
+
+
 class Registries(NamedTuple):
     """What a module has."""
 
@@ -100,7 +109,7 @@ class _Search:
                 self._look_at(each)
         spaces = [values, *(list(vars(kind).items()) for kind in classes)]
         for name, each in chain.from_iterable(spaces):
-            if not name.startswith("__"):
+            if type(each) not in _HOLDING_NOTHING and not name.startswith("__"):
                 if name in self._changed or _has_functions(each):
                     self._meet(each)
                 self._look_into(each, 2)
@@ -111,12 +120,16 @@ class _Search:
             self._dispatching.append(function)
             self._meet(gc.get_referents(function.__dict__["registry"])[0])
         for code in _codes_in(function):
-            text = code.co_code
-            if _STORES_GLOBAL in text:  # or an operand of that number
+            names = code.co_names
+            if not names:
+                continue
+            # Every other byte is an operand.
+            operations = code.co_code[::2]
+            if _STORES_GLOBAL in operations:
                 for name, is_setting in _assigned_by(code):
                     self._assigned[name] = is_setting or self._assigned.get(name, False)
-            if not _CHANGING.isdisjoint(code.co_names) or _stores_item(text):
-                self._changed.update(code.co_names)
+            if _stores_item(operations) or not _CHANGING.isdisjoint(names):
+                self._changed.update(names)
 
     def _look_into(self, value: Any, depth: int) -> None:
         """Meet the containers of an object that its methods change, and of objects in it."""
@@ -149,29 +162,31 @@ def _codes_in(function: Any) -> Iterator[CodeType]:
         function = function.__dict__.get("__wrapped__")
 
 
-def codes_of(code: CodeType) -> Iterator[CodeType]:
-    """Yield a code object, and those of the functions in it."""
-    yield code
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from codes_of(each)
+def codes_of(code: CodeType) -> list[CodeType]:
+    """Return a code object, and those of the functions in it."""
+    codes = [code]
+    for each in codes:
+        codes += [part for part in each.co_consts if type(part) is CodeType]
+    return codes
 
 
-def _stores_item(text: bytes) -> bool:
-    # Every other byte is an operand, which may have the same number.
-    return any(each in text and each in text[::2] for each in (_STORES_ITEM, _DELETES_ITEM))
+def _stores_item(operations: bytes) -> bool:
+    return _STORES_ITEM in operations or _DELETES_ITEM in operations
 
 
 def _assigned_by(code: CodeType) -> Iterator[tuple[str, bool]]:
     """Yield the globals that a function assigns, and whether to an argument of it."""
     num_arguments = code.co_argcount + code.co_kwonlyargcount
-    more, text, is_argument = 0, code.co_code, False
-    for operation, number in zip(text[::2], text[1::2], strict=True):
-        number |= more
-        more = number << 8 if operation == dis.EXTENDED_ARG else 0
-        if operation == _STORES_GLOBAL:
-            yield code.co_names[number], is_argument
-        is_argument = operation == _LOADS_LOCAL and number < num_arguments
+    operations, numbers = code.co_code[::2], code.co_code[1::2]
+    position = operations.find(_STORES_GLOBAL)
+    while position >= 0:
+        number, before = numbers[position], position - 1
+        if operations[before] == dis.EXTENDED_ARG:
+            number += numbers[before] << 8
+            before -= 1
+        is_argument = operations[before] == _LOADS_LOCAL and numbers[before] < num_arguments
+        yield code.co_names[number], is_argument
+        position = operations.find(_STORES_GLOBAL, position + 1)
 
 
 def _functions_of(kind: type) -> Iterator[FunctionType]:
@@ -209,7 +224,7 @@ def _changed_by(kind: Any) -> frozenset[str]:
         if base.__flags__ & _SELF_MADE and not is_machinery(base.__module__)
         for function in _functions_of(base)
         for code in _codes_in(function)
-        if not _CHANGING.isdisjoint(code.co_names) or _stores_item(code.co_code)
+        if not _CHANGING.isdisjoint(code.co_names) or _stores_item(code.co_code[::2])
         for name in code.co_names
     )
 

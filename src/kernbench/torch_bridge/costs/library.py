@@ -49,9 +49,16 @@ def timing_of_library(
 
 
 def timing_of_blocks(
-    name: str, launches: Sequence[BlockLaunch], sip: SipSpec, reuse: Reuse | None = None
+    name: str,
+    launches: Sequence[BlockLaunch],
+    sip: SipSpec,
+    flops: int | None = None,
+    reuse: Reuse | None = None,
 ) -> OperationTiming:
-    """Return the schedules of an operation whose launches are known by their blocks, in turn."""
+    """Return the schedules of an operation whose launches are known by their blocks, in turn.
+
+    ``flops`` are those of the operation, which vector engines do.
+    """
 
     def timed(queued: bool) -> Sequence[KernelTime]:
         return [
@@ -60,8 +67,8 @@ def timing_of_blocks(
         ]
 
     return OperationTiming(
-        partial(_template, name, tuple(launches), sip, timed, lambda _: MEMBOUND, None, reuse),
-        partial(timing_of_blocks, name, launches, sip),
+        partial(_template, name, tuple(launches), sip, timed, lambda _: MEMBOUND, flops, reuse),
+        partial(timing_of_blocks, name, launches, sip, flops),
     )
 
 

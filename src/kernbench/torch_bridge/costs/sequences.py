@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernbench.kernel_time import Conditions, check_kernel, schedule_kernel
-from kernbench.op_log import Template, added
+from kernbench.op_log import Limit, Template, added
 from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
 if TYPE_CHECKING:
@@ -56,6 +56,21 @@ def repeated(timing: OperationTiming, count: int) -> OperationTiming:
         return _one_after_another(timing.template(queued), rest)
 
     return OperationTiming(make, lambda reuse: repeated(timing.with_reuse(reuse), count))
+
+
+def no_sooner(timing: OperationTiming, least_ps: int) -> OperationTiming:
+    """Return the schedules of an operation whose host needs so long to launch its kernels."""
+
+    def make(queued: bool) -> Template:
+        of_device = timing.template(queued)
+        waits_ps = max(least_ps - of_device.duration_ps, 0)
+        return dataclasses.replace(
+            of_device,
+            duration_ps=of_device.duration_ps + waits_ps,
+            limits_ps=Counter(of_device.limits_ps) + Counter({Limit.LAUNCH: waits_ps}),
+        )
+
+    return OperationTiming(make, lambda reuse: no_sooner(timing.with_reuse(reuse), least_ps))
 
 
 def _times(each: Template, count: int) -> Template:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch.jit._builtins import _get_builtin_table
 from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from kernbench.errors import KernbenchError
 from kernbench.torch_bridge.base.operations import PLAIN, holds_memory
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.pinned import pinned
@@ -31,6 +33,9 @@ from kernbench.torch_bridge.placement.touched import (
     touch_by_host,
 )
 from kernbench.torch_bridge.processes.process import HERE, current
+
+if TYPE_CHECKING:
+    from kernbench.torch_bridge.ordering.order import ProcessOrder
 
 _Base = torch._C.TensorBase
 _device_of = _Base.device.__get__
@@ -205,8 +210,22 @@ def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
             f"can't convert {device_of(self)} device type tensor to numpy. "
             "Use Tensor.cpu() to copy the tensor to host memory first."
         )
-    _read_in_memory(self, "numpy")
-    return _numpy(self, *args, **kwargs)
+    process = HERE.process
+    if process is None or process.order is None or EXECUTING.depth:
+        _read_in_memory(self, "numpy")
+        return _numpy(self, *args, **kwargs)
+    made = _numpy(self, *args, **kwargs)
+    # Who takes a view, waits, and reads it is right: it is read until it goes, as far as is known.
+    finalize(made, _note_read, process.order, self).atexit = False
+    return made
+
+
+def _note_read(order: ProcessOrder, tensor: Tensor) -> None:
+    """Note that a view of numpy's has been read; what is raised here, Python would only print."""
+    try:
+        touch_by_host(order, tensor, "Tensor.numpy")
+    except KernbenchError as error:
+        order.late = error
 
 
 def tolist(self: Tensor) -> Any:

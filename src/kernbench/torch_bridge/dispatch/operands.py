@@ -145,21 +145,25 @@ def _references_of_modes(args: Any, position: int) -> int:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
-    count = passed = 0
+    frames: list[FrameType] = []
+    num_of_modes = 0
     while frame is not None:
+        frames.append(frame)
+        if frame.f_code.co_name == "__torch_dispatch__":
+            num_of_modes = len(frames)
+        frame = frame.f_back
+    passed = 0
+    # Not those of the program: they would keep in f_locals what their variables refer to now.
+    for frame in frames[:num_of_modes]:
         for value in frame.f_locals.values():
             if value is args[position]:
                 # One reference of the variable, and one of f_locals.
                 passed += 2
             elif type(value) in (tuple, list):
                 passed += sum(each is args[position] for each in value)
-        name = frame.f_code.co_name
-        if name == "__call__" and frame.f_code.co_filename == _OVERLOADS:
+        if frame.f_code.co_name == "__call__" and frame.f_code.co_filename == _OVERLOADS:
             passed += _passed_by_overloads()
-        elif name == "__torch_dispatch__":
-            count = passed
-        frame = frame.f_back
-    return count
+    return passed
 
 
 @cache

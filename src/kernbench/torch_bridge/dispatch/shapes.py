@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
+from torch.nn.modules._functions import SyncBatchNorm
 
 from kernbench.errors import NoDataError
 from kernbench.torch_bridge.dispatch.even_choices import tell
@@ -18,7 +21,6 @@ from kernbench.torch_bridge.dispatch.known_values import (
     values_of,
 )
 from kernbench.torch_bridge.dispatch.operands import leaves
-from kernbench.torch_bridge.dispatch.sync_batch_norm import drops_empty_ranks
 from kernbench.torch_bridge.placement.call_keys import call_keys, is_meta
 from kernbench.torch_bridge.placement.names import CPU, META
 from kernbench.torch_bridge.placement.residence import storage_of
@@ -98,7 +100,7 @@ class Shapes:
         try:
             result = _shaped(func, operation, args, kwargs)
         except NoDataError:
-            if not drops_empty_ranks(func):
+            if not _drops_empty_ranks(func):
                 raise
             # Assume that no rank's batch is empty.
             return torch.empty_like(args[0]), None
@@ -107,6 +109,17 @@ class Shapes:
             return result, None
         known = self._known[key] = Known(made)
         return result, known
+
+
+_SYNCHRONIZED: Any = SyncBatchNorm.forward
+
+
+def _drops_empty_ranks(func: Any) -> bool:
+    """Return whether SyncBatchNorm calls it to select the ranks with rows in their batch."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _SYNCHRONIZED.__code__:
+        frame = frame.f_back
+    return frame is not None and func is torch.ops.aten.index.Tensor
 
 
 _UNKEPT = object()

@@ -12,13 +12,7 @@ from kernbench.torch_bridge.base.installation import Installation
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.compiler import install as compiler
 from kernbench.torch_bridge.compiler import scripts
-from kernbench.torch_bridge.dispatch import (
-    addresses,
-    dropout,
-    recurrent,
-    rms_norm,
-    sync_batch_norm,
-)
+from kernbench.torch_bridge.dispatch import addresses
 from kernbench.torch_bridge.front import hosts, signals, spawn, storage, workers
 from kernbench.torch_bridge.placement import passes, warned_lines
 from kernbench.torch_bridge.processes import call_counts, float32, naming
@@ -37,12 +31,19 @@ from kernbench.torch_bridge.replaced import (
     flex_attention,
     int4_products,
     library_calls,
-    one_hot,
+    printing,
     products_for_gpus,
     profiling,
     sharding,
     spinning,
     without_data,
+)
+from kernbench.torch_bridge.replaced.of_gpus import (
+    dropout,
+    one_hot,
+    recurrent,
+    rms_norm,
+    sync_batch_norm,
 )
 from kernbench.torch_bridge.replaced.package_kernels import cublas
 from kernbench.torch_bridge.replaced.stand_ins import finder
@@ -270,5 +271,6 @@ def _of_torch(programs: Programs) -> list[Installation]:
         Installation("dropout", "dropout as one operation of a GPU", dropout.install),
         Installation("recurrent", "recurrent layers as one operation of a GPU", recurrent.install),
         Installation("rms_norm", "RMS norms as one operation of a GPU", rms_norm.install),
+        Installation("replaced.printing", "printing tensors of a device", printing.install),
         Installation("replaced.one_hot", "one_hot as a GPU has it", one_hot.install),
     ]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernbench.clock import on_thread
+from kernbench.interrupts import unbroken
 from kernbench.open_files import LeftOpen
 from kernbench.runtime_api import RankState, with_restarts
 from kernbench.torch_bridge import c10d
@@ -177,8 +178,15 @@ class Programs:
                 self.globals.end()
                 self._files.close()
             finally:
-                self.assignments.close()
-                patches.close()
+                self._restore(patches)
+
+    @unbroken
+    def _restore(self, patches: Patches) -> None:
+        """Show what all have, then what it replaced; an interrupt (Ctrl-C) waits meanwhile."""
+        try:
+            self.assignments.close()
+        finally:
+            patches.close()
 
     def execute(self, name: str) -> ModuleType:
         """Execute the program as the module ``name`` of the calling process."""
@@ -396,6 +404,8 @@ def inside(process: Process) -> Iterator[None]:
             else:
                 with observer, sanitizer, _one_thread_backward():
                     yield
+            if process.order is not None:
+                process.order.raise_late()
         finally:
             process.observers.remove(observer)
             if process.memory_use is not None:

@@ -113,6 +113,8 @@ class ProcessOrder:
         """Touches of memory that was freed, until memory is next given out."""
         self.freed_memory: dict[Any, Any] = {}
         """By allocator, what is known of memory that is free."""
+        self.late: Exception | None = None
+        """What was found where nothing can be raised."""
         self._task = NO_BACKWARD
         self._base: list[Stream | None] = []
         """The backward pass under way, and the streams that it may have been called on: that of
@@ -143,8 +145,15 @@ class ProcessOrder:
         name = f"stream {queue.name}" if "." in queue.name else f"the default stream {queue.name}"
         return self._line(queue, name)
 
+    def raise_late(self) -> None:
+        """Raise what was found where nothing could be raised."""
+        error, self.late = self.late, None
+        if error is not None:
+            raise error
+
     def on_stream(self, queue: Stream) -> OperationClock:
         """Return the clock of a new operation on a stream."""
+        self.raise_late()
         line = self.stream(queue)
         forward = self._forward(queue) if graph_task() != NO_BACKWARD else None
         if forward is not None:
@@ -184,6 +193,7 @@ class ProcessOrder:
 
     def host_waits_for(self, queue: Stream) -> None:
         """Let the program follow all that is on a stream."""
+        self.raise_late()
         if queue in self._lines:
             self.host.follow(self.stream(queue))
 

@@ -219,9 +219,10 @@ def _restored(storage: Any, location: str) -> Any:
 def _let_storages_be_copied(patches: Patches) -> None:
     """Place a storage's clone, as ``copy.deepcopy`` makes it, on the storage's device.
 
-    A storage may also be moved, as ``map_location`` functions of ``torch.load`` do.
+    A storage may also be moved, as ``map_location`` functions of ``torch.load`` do, or be written.
     """
     clone, move = torch.UntypedStorage.clone, torch.UntypedStorage.to
+    write: Any = torch.UntypedStorage._write_file
 
     def clone_there(storage: Any) -> Any:
         made = clone(storage)
@@ -245,6 +246,9 @@ def _let_storages_be_copied(patches: Patches) -> None:
     def cpu(storage: Any) -> Any:
         return to(storage, device="cpu")
 
-    patches.set_all(
-        torch.UntypedStorage, {"clone": clone_there, "to": to, "cuda": cuda, "cpu": cpu}
-    )
+    def write_copied(storage: Any, *args: Any) -> None:
+        """``_write_file``, as ``pickle`` has it: C++ copies to the host what it writes."""
+        write(cpu(storage), *args)
+
+    replaced = {"clone": clone_there, "to": to, "cuda": cuda, "cpu": cpu}
+    patches.set_all(torch.UntypedStorage, {**replaced, "_write_file": write_copied})

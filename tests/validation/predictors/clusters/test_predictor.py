@@ -318,7 +318,7 @@ def test_a_step_of_a_cluster_is_not_composed_where_its_program_can_be_run(tmp_pa
         "metric": "throughput", "unit": "tokens/s", "value": 1340830,
     }  # fmt: skip
     kept = tmp_path / "kept.jsonl"
-    files = ProgramFiles(kept=kept, runs=False)
+    files = ProgramFiles(kept=kept, runs=())
     asked_row = row(tmp_path, **mpt)
     without = ProgramPredictor(presets(), files)
     found = without.predict(asked_row)

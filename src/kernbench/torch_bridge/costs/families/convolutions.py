@@ -13,15 +13,17 @@ from kernbench.dtypes import float32
 from kernbench.library_kernels import (
     Convolution,
     ConvolutionPass,
+    Windows,
     convolution_kernels,
     family_of,
     streamed,
+    window_launch,
 )
 from kernbench.torch_bridge.base.versions import release_of_kernels
 from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes
 from kernbench.torch_bridge.costs.families import gemm
 from kernbench.torch_bridge.costs.families.gemm import Multiplication, multiplication
-from kernbench.torch_bridge.costs.library import timing_of_library
+from kernbench.torch_bridge.costs.library import timing_of_blocks, timing_of_library
 from kernbench.torch_bridge.costs.products import CONVOLUTIONS, flops_of
 from kernbench.torch_bridge.costs.registry import Family
 from kernbench.torch_bridge.costs.scattered import is_planar
@@ -42,6 +44,11 @@ _BY_GRAPH = (2, 0)
 """The first release that asks cuDNN's version 8 for its convolutions (PyTorch, pull request
 91117)."""
 
+_VOLUMES = 5
+"""Dims of the weight of a convolution of volumes."""
+_THREADS = 1024
+"""Of a block of ATen's depthwise kernel."""
+
 
 class _Passes(NamedTuple):
     """What the vendor's library computes for a call."""
@@ -56,6 +63,13 @@ class _Passes(NamedTuple):
     flops: int
 
 
+class _Depthwise(NamedTuple):
+    """A kernel of ATen's own, which float32 has for planes of which each is a group."""
+
+    windows: Windows
+    flops: int
+
+
 class _Product(NamedTuple):
     """A product of patches and weights, and the bytes that are made channels-last for it."""
 
@@ -63,7 +77,7 @@ class _Product(NamedTuple):
     rearranged: int
 
 
-def _key(costs: OperationCosts, call: Call) -> _Passes | _Product | None:
+def _key(costs: OperationCosts, call: Call) -> _Passes | _Depthwise | _Product | None:
     product = multiplication(costs, call, "convolution")
     if product is None or product.dtype is None:
         return None
@@ -76,8 +90,8 @@ def _key(costs: OperationCosts, call: Call) -> _Passes | _Product | None:
 
 def _of_library(
     costs: OperationCosts, call: Call, product: Multiplication, dtype: DType
-) -> _Passes | None:
-    """Return the passes of a convolution or its gradients; None without a library for them."""
+) -> _Passes | _Depthwise | None:
+    """Return what a library does for a convolution or its gradients; None without one for it."""
     args, result = call.args, call.result
     rates = costs.machine.sip_at(call.sip_id).pe.gemm.flops_per_clock
     multiplied = product.precision if product.precision in rates else dtype.name
@@ -86,6 +100,8 @@ def _of_library(
     passes = tuple(_passes(args, result, multiplied, dtype.itemsize))
     is_forward = not isinstance(result, (list, tuple))
     is_depthwise = bool(passes) and passes[0].is_depthwise
+    if is_depthwise and _is_of_aten(passes[0], args[1]):
+        return _Depthwise(_windows(args, result), flops_of(product.products))
     if not is_forward and is_depthwise and release_of_kernels() < _FAST_DEPTHWISE:
         passes = tuple(replace(each, is_early=True) for each in passes)
     has_bias = is_forward and args[2] is not None and not passes[0].is_depthwise
@@ -95,6 +111,24 @@ def _of_library(
         copied=tuple(each.nbytes for each in _copied(args, is_forward)),
         summed=0 if is_forward or not args[-1][2] else args[0].nbytes,
         flops=flops_of(product.products),
+    )
+
+
+def _is_of_aten(conv: Convolution, weight: Tensor) -> bool:
+    """Return whether ATen has a kernel that PyTorch takes (``use_cudnn_depthwise``)."""
+    is_planes = conv.planar and weight.dim() < _VOLUMES
+    return is_planes and conv.itemsize == float32.itemsize and conv.which is ConvolutionPass.FORWARD
+
+
+def _windows(args: Any, result: Tensor) -> Windows:
+    return Windows(
+        results=result.numel(),
+        window=tuple(args[1].shape[2:]),
+        strides=tuple(args[3]),
+        itemsize=result.element_size(),
+        read_bytes=args[0].nbytes,
+        written_bytes=result.nbytes,
+        threads=_THREADS,
     )
 
 
@@ -113,11 +147,14 @@ def _rearranged(args: Any, result: Any) -> int:
 
 
 def _kernels(
-    costs: OperationCosts, name: str, problem: _Passes | _Product, sip_id: int
+    costs: OperationCosts, name: str, problem: _Passes | _Depthwise | _Product, sip_id: int
 ) -> OperationTiming:
     sip = costs.machine.sip_at(sip_id)
+    if isinstance(problem, _Depthwise):
+        return timing_of_blocks(name, [window_launch(name, problem.windows)], sip, problem.flops)
     if isinstance(problem, _Product):
-        timing: OperationTiming = costs.once(gemm.kernels, name, problem.product, sip_id)
+        timing = costs.once(gemm.kernels, name, problem.product, sip_id)
+        assert timing is not None
         size_bytes = problem.rearranged
         if not size_bytes:
             return timing
@@ -209,6 +246,6 @@ def _weight(call: Call) -> Sequence[Any]:
     return (call.args[2] if isinstance(call.result, (list, tuple)) else call.args[1],)
 
 
-FAMILY: Family[_Passes | _Product] = Family(
+FAMILY: Family[_Passes | _Depthwise | _Product] = Family(
     matches=CONVOLUTIONS.__contains__, key=_key, kernels=_kernels, cold=_weight
 )

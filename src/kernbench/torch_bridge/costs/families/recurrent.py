@@ -1,13 +1,17 @@
 """The time of recurrent layers, as cuDNN runs them.
 
 The input projection of all steps is one product per layer. Then each step is a product of the
-states and one kernel for the rest of it, where the steps of both directions, or of several layers
-behind each other, are launched side by side. Backward, a step is that kernel's
-gradient and a product; gradients of inputs and of weights are products over all steps.
+states and one kernel for the rest of it. Backward, a step is that kernel's gradient and a product;
+gradients of inputs and of weights are products over all steps.
+
+Steps of all layers and of both directions are one chain: the host launches two kernels for each,
+and a narrow step is over before it has launched the next. So two directions take twice as long as
+one (KernelBench at dacd881c and 80c03d44, LSTM of 6 layers, 512 steps, batch 10, level3/35 and 38:
+1.9 times on H100, 1.8 on A100, 2.0 on L40S, 2.2 on T4), and batch 10 as long as any small one.
 
 Source: Appleyard, Kocisky, Blunsom, "Optimizing Performance of Recurrent Neural Networks on GPUs"
-(arXiv 1604.01946); ATen/native/cudnn/RNN.cpp for what PyTorch copies. cuDNN's persistent kernels,
-which hold the weights of narrow layers, are not modeled.
+(arXiv 1604.01946); ATen/native/cudnn/RNN.cpp for what PyTorch copies, and when it asks for cuDNN's
+persistent kernels, which are not modeled: of 16 bits alone, one layer in one direction.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from kernbench.torch_bridge.costs.families import gemm
 from kernbench.torch_bridge.costs.families.gemm import Multiplication
 from kernbench.torch_bridge.costs.products import PLAIN, RECURRENT, OperandLayout
 from kernbench.torch_bridge.costs.registry import Family
-from kernbench.torch_bridge.costs.sequences import in_turn, repeated
+from kernbench.torch_bridge.costs.sequences import in_turn, no_sooner, repeated
 
 if TYPE_CHECKING:
     from kernbench.dtypes import DType
@@ -55,6 +59,8 @@ GATES: dict[int, int] = {
 }
 _SIMPLE = 3
 """Sums and products of a gate, about."""
+_LAUNCHES = 2
+"""Kernels of a step without a projection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,20 +99,10 @@ class _Layers:
             yield self.made * self.directions
 
     @property
-    def stages(self) -> tuple[tuple[int, int, int], ...]:
-        """Pairs of (parallel steps, batch, sequential repeats), in their order.
-
-        A layer's step needs its own step before it, and that of the layer below; but with two
-        directions all of the layer below.
-        """
-        if self.directions == 2:
-            return tuple((2, batch, steps * self.num_layers) for batch, steps in self.batches)
-        width = min(self.num_layers, sum(steps for _, steps in self.batches))
-        found = [(width, batch, steps * self.num_layers / width) for batch, steps in self.batches]
-        last_batch = self.batches[-1][0]
-        # While the first layers begin and the last ones end, fewer of them work.
-        found.append((1, last_batch, width - 1))
-        return tuple((width, batch, round(steps)) for width, batch, steps in found if steps >= 1)
+    def chains(self) -> Iterator[tuple[int, int]]:
+        """Yield the batch of steps and how many there are one after another."""
+        for batch, steps in self.batches:
+            yield batch, steps * self.num_layers * self.directions
 
 
 class _Problem(NamedTuple):
@@ -187,15 +183,15 @@ class _Work:
                 made = layers.rows * given
                 yield self._stream(made, made)
             yield self._product(layers.directions, layers.rows, wide, given, a_shared=True)
-        for width, batch, count in layers.stages:
-            yield repeated(self._step(width, batch), count)
+        for batch, count in layers.chains:
+            yield repeated(self._launched(self._step(batch)), count)
 
     def backward(self) -> Iterator[OperationTiming]:
         """Yield what the gradients of inputs, and then of weights launch."""
         layers, wide = self._layers, self._layers.gates * self._layers.hidden
         yield from self._copies()
-        for width, batch, count in layers.stages:
-            yield repeated(self._step_back(width, batch), count)
+        for batch, count in layers.chains:
+            yield repeated(self._launched(self._step_back(batch)), count)
         both = layers.directions * wide
         for number, given in enumerate(layers.of_layers):
             yield self._product(1, layers.rows, given, both)
@@ -209,27 +205,32 @@ class _Work:
             if layers.has_biases:
                 yield self._stream(layers.rows * both, both)
 
-    def _step(self, width: int, batch: int) -> OperationTiming:
+    def _launched(self, step: OperationTiming) -> OperationTiming:
+        """Return the time of a step, and no less than the host takes to launch its kernels."""
+        launches = _LAUNCHES + (self._layers.made != self._layers.hidden)
+        return no_sooner(step, launches * self._sip.host_launch_ps)
+
+    def _step(self, batch: int) -> OperationTiming:
         layers = self._layers
-        found = self._product(width, batch, layers.gates * layers.hidden, layers.made)
+        found = self._product(1, batch, layers.gates * layers.hidden, layers.made)
         # Reads the gates' parts from input and state; writes states, and gates for the gradients.
         read = 2 * layers.gates + layers.has_cell
         written = 1 + layers.has_cell + (layers.gates if layers.train else 0)
-        found = in_turn(found, self._gated(width * batch, read, written))
+        found = in_turn(found, self._gated(batch, read, written))
         if layers.made != layers.hidden:
-            found = in_turn(found, self._product(width, batch, layers.made, layers.hidden))
+            found = in_turn(found, self._product(1, batch, layers.made, layers.hidden))
         return found
 
-    def _step_back(self, width: int, batch: int) -> OperationTiming:
+    def _step_back(self, batch: int) -> OperationTiming:
         layers = self._layers
         # Reads what the gates gave, the cell before and after, and gradients of both states.
         read = layers.gates + 2 + 3 * layers.has_cell
-        found = self._gated(width * batch, read, layers.gates + layers.has_cell)
+        found = self._gated(batch, read, layers.gates + layers.has_cell)
         if layers.made != layers.hidden:
-            projected = self._product(width, batch, layers.hidden, layers.made)
+            projected = self._product(1, batch, layers.hidden, layers.made)
             found = in_turn(projected, found)
         wide = layers.gates * layers.hidden
-        return in_turn(found, self._product(width, batch, layers.made, wide))
+        return in_turn(found, self._product(1, batch, layers.made, wide))
 
     def _copies(self) -> Iterator[OperationTiming]:
         for each in self._layers.copied:
@@ -254,7 +255,8 @@ class _Work:
     ) -> OperationTiming:
         sizes = ((batch, m, n, k),)
         product = Multiplication(sizes, self._dtype, self._dtype, self._precision, layout)
-        found: OperationTiming = self._costs.once(gemm.kernels, self._name, product, self._sip_id)
+        found = self._costs.once(gemm.kernels, self._name, product, self._sip_id)
+        assert found is not None
         return found
 
     def _stream(self, read: int, written: int) -> OperationTiming:

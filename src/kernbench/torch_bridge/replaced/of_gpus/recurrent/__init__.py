@@ -1,5 +1,5 @@
 """Recurrent layers and their cells, as a GPU has them."""
 
-from kernbench.torch_bridge.dispatch.recurrent.layers import install
+from kernbench.torch_bridge.replaced.of_gpus.recurrent.layers import install
 
 __all__ = ["install"]

@@ -5,13 +5,8 @@ Statistics are in float32, or in the input's dtype if that is wider, as on CUDA.
 
 from __future__ import annotations
 
-import sys
-from types import FrameType
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.nn.modules._functions import SyncBatchNorm
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.of_all import library_of_all
@@ -32,17 +27,6 @@ def install(patches: Patches) -> None:
     }.items():
         for key in ("CPU", "Meta"):
             library.impl(name, function, key, allow_override=True)
-
-
-_FORWARD: Any = SyncBatchNorm.forward
-
-
-def drops_empty_ranks(func: Any) -> bool:
-    """Return whether SyncBatchNorm calls it to select the ranks with rows in their batch."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not _FORWARD.__code__:
-        frame = frame.f_back
-    return frame is not None and func is torch.ops.aten.index.Tensor
 
 
 def _wide(tensor: Tensor) -> Tensor:

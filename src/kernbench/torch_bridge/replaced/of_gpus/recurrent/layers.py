@@ -20,10 +20,10 @@ from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.costs import GATES, RecurrentKind
 from kernbench.torch_bridge.device.autocast import cast_as_asked
 from kernbench.torch_bridge.device.tensors import device_of
-from kernbench.torch_bridge.dispatch.recurrent import cells
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 from kernbench.torch_bridge.processes.of_all import compose, overriding
 from kernbench.torch_bridge.processes.registrations import KEYSET
+from kernbench.torch_bridge.replaced.of_gpus.recurrent import cells
 
 _MODES = {
     "rnn_relu": RecurrentKind.RELU,

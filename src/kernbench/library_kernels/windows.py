@@ -1,0 +1,69 @@
+"""ATen's kernels of windows over planes: a thread makes one result out of its window.
+
+So its pooling (``DilatedMaxPool2d.cu``, ``AveragePool2d.cu``, ``DilatedMaxPool3d.cu``,
+``AveragePool3d.cu``), and its convolution of each channel by itself (``DepthwiseConv2d.cu``). A
+thread divides its number into batch, channel and position, and then goes through the window: a row
+of it waits for memory or the shared cache, the elements of a row come out of the PE's own cache one
+after another. Windows that overlap are read again, but not out of HBM.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kernbench.library_kernels.blocks import BlockLaunch, Sweep
+
+_LANES = 128
+_PLACE_CLOCKS = 320
+"""Issue slots in which a thread finds its place by whole divisions, and stores: with the next two,
+KernelBench level1/83 and 85 (windows of 3 and 21) and 41 (of 8) on H100, and 46 (of 27), all at
+6e6fca9c; A6000 (7c914ea7), H100 PCIe (1e82d8b1) and L40S (4082b873) had no part."""
+_TAP_CLOCKS = 11
+"""Those for each element of a window: its place, whether it is inside, load, sum or comparison."""
+_FAR_TAP_CLOCKS = 25
+"""The same with places in 64 bits, as in windows of three dims."""
+_NEAR_CYCLES = 33
+"""Until a load from the PE's own cache is there (Jia et al., arXiv 1804.06826, table 3.1; 28 to 33
+from Volta on)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """A launch that makes a result of each window."""
+
+    results: int
+    window: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+    read_bytes: int
+    """Of the planes, each element once."""
+    written_bytes: int
+    threads: int
+
+
+def window_launch(name: str, windows: Windows) -> BlockLaunch:
+    """Return the blocks that go over windows."""
+    *outer, row = windows.window
+    rows = math.prod(outer)
+    blocks = max(math.ceil(windows.results / windows.threads), 1)
+    under_way = windows.threads * windows.strides[-1] * windows.itemsize
+    loaded = rows * under_way
+    tap_clocks = _TAP_CLOCKS if len(windows.window) < 3 else _FAR_TAP_CLOCKS
+    return BlockLaunch(
+        name=name,
+        blocks=blocks,
+        threads=windows.threads,
+        sweeps=(
+            Sweep(
+                loaded_bytes=loaded,
+                under_way=under_way,
+                stored_bytes=windows.written_bytes / blocks,
+                cached=max(1 - windows.read_bytes / (blocks * loaded), 0.0),
+                serial_cycles=row * _NEAR_CYCLES,
+            ),
+        ),
+        issue_cycles=(_PLACE_CLOCKS + rows * row * tap_clocks) * windows.threads / _LANES,
+        hbm_read_bytes=windows.read_bytes,
+        hbm_written_bytes=windows.written_bytes,
+    )

@@ -1,0 +1,1 @@
+"""Programs that are run with other processes; nothing here is imported."""

@@ -1,0 +1,46 @@
+"""Benchmarks of many programs at the rows' commits: KernelBench, TritonBench and GEAK-eval."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from kernbench.accuracy.rows import Row
+from validation.predictors.families.chosen import ChosenProgram, is_compiled
+from validation.programs import ProgramError, folder_of, loop
+
+_COLD_SINCE = "2025-12-30"
+"""From this day on KernelBench flushes L2 before each trial (its commit 6e6fca9c)."""
+_LEVELS = ("level1", "level2", "level3")
+
+
+def problem_of(row: Row, programs: Path) -> Path:
+    """Return where the problem of a row of KernelBench is, as it was when it was measured."""
+    level = row.fields["level"]
+    if level not in _LEVELS:
+        raise ProgramError("problems above level 3 want weights or data from a network")
+    folder = folder_of(programs, "KernelBench", row.fields["commit"][:8]) / "KernelBench"
+    return folder / level / row.fields["problem"]
+
+
+def kernelbench(row: Row, programs: Path) -> ChosenProgram:
+    """A problem, as its source times it."""
+    config, cold = row.fields["config"], row.fields["date"] >= _COLD_SINCE
+    said = config.removeprefix("torch_compile_").replace("inductor_default", "inductor")
+    made = loop("kernelbench", said, problem_of(row, programs), "cold" if cold else "warm")
+    return ChosenProgram(program=replace(made, is_compiled=is_compiled(row)))
+
+
+def tritonbench(row: Row, programs: Path) -> ChosenProgram:
+    """An input of a kernel (perf_G), or of an operation of PyTorch (perf_T)."""
+    said = (row.fields[name] for name in ("part", "op", "input_size"))
+    made = loop("tritonbench", folder_of(programs, "TritonBench", "603e28a5"), *said)
+    return ChosenProgram(program=replace(made, of_kernels=True))
+
+
+def geak(row: Row, programs: Path) -> ChosenProgram:
+    """A configuration of a kernel."""
+    clone = folder_of(programs, "GEAK-eval", row.fields["commit"][:8])
+    folder, name = clone / "geak_eval/data/ROCm/data/ROCm_v1", Path(row.fields["path"]).stem
+    made = loop("geak", folder, name, row.fields["params"])
+    return ChosenProgram(program=replace(made, of_kernels=True))

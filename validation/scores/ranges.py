@@ -1,0 +1,135 @@
+"""Ranges in which measured times are around modeled ones, and how many rows are in them (ADR-0250).
+
+A row is of the kind of kernels that its time is mostly of; the range of a kind is that of four of
+five of its rows, of sources that had no part in any fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernbench.accuracy.rows import Category, Machines, Row, part_of
+from kernbench.accuracy.score import Scored
+from kernbench.report import ELSEWHERE, Ranges, range_of
+from validation.scores.fits import constants_by_source
+
+CONFIDENCE = 0.8
+_OUTSIDE = 0.9
+"""The share of rows in the range of what is unlike them: another machine, or another kind."""
+_LEAST_ROWS = 20
+"""Fewer rows have no range of their own."""
+_MOSTLY = 0.5
+_FOLDS = 5
+_WIDE = frozenset({"bf16", "bfloat16", "fp16", "float16", "fp32", "tf32"})
+
+
+def family_of_row(row: Row) -> str:
+    """Return the family of kernels that a row's error is of, as reports of runs name it."""
+    if "quant_dtype" in row.fields:
+        return "quantize"
+    if row.category is Category.GEMM and row.dtype not in _WIDE:
+        return "narrow gemm"
+    return row.category.value
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A row of a source that had no part in fits: measured over modeled time, and what it is of."""
+
+    source: str
+    fold: int
+    machine: str
+    shares: Mapping[str, float]
+    ratio: float
+
+    @property
+    def kind(self) -> str:
+        """Return what the time is mostly of; empty where it is of several kinds."""
+        kind, share = max(self.shares.items(), key=lambda each: each[1])
+        return kind if share >= _MOSTLY * sum(self.shares.values()) else ""
+
+
+def observations(scored: Sequence[Scored], machines: Machines) -> list[Observation]:
+    """Return the answered rows of sources that had no part in any fit.
+
+    Whole programs of which nobody kept what their time is of are left out.
+    """
+    fitted = constants_by_source({each.row.source for each in scored})
+    found = []
+    for each in scored:
+        time_us, row = each.answer.time_us, each.row
+        shares = each.answer.shares
+        if row.category is not Category.PROGRAMS:
+            shares = {family_of_row(row): 1.0}
+        if time_us and shares and not fitted[row.source]:
+            machine = machines.machine_of(row.device).spec.name
+            fold = part_of(row, _FOLDS)
+            found.append(Observation(row.source, fold, machine, shares, row.time_us / time_us))
+    return found
+
+
+def ranges_of(rows: Iterable[Observation]) -> Ranges:
+    """Return the ranges by machine and kind; those of all machines, and of all kinds, are wider."""
+    here: dict[str, dict[str, list[float]]] = {ELSEWHERE: {ELSEWHERE: []}}
+    for each in rows:
+        here[ELSEWHERE][ELSEWHERE].append(each.ratio)
+        if each.kind:
+            for machine in (each.machine, ELSEWHERE):
+                here.setdefault(machine, {}).setdefault(each.kind, []).append(each.ratio)
+    return {
+        machine: {
+            kind: _range(ratios, _OUTSIDE if machine == ELSEWHERE else CONFIDENCE)
+            for kind, ratios in sorted(kinds.items())
+            if len(ratios) >= _LEAST_ROWS or kind == ELSEWHERE
+        }
+        for machine, kinds in sorted(here.items())
+    }
+
+
+def _range(ratios: Sequence[float], share: float) -> tuple[int, float, float]:
+    if len(ratios) < _LEAST_ROWS:
+        return len(ratios), 0.5, 2.0
+    low, high = np.quantile(ratios, [(1 - share) / 2, (1 + share) / 2])
+    return len(ratios), round(float(low), 3), round(float(high), 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How many rows of a kind on a machine are in ranges that were made without them."""
+
+    kind: str
+    machine: str
+    rows: int
+    inside: int
+    width: float
+    """The median of the upper end over the lower one."""
+
+
+def coverage_of(rows: Sequence[Observation]) -> list[Coverage]:
+    """Return, by kind and machine, how many rows are in ranges that they had no part in.
+
+    Ranges are made of other sources' rows where those have enough of the kind. Where a source is
+    the only one, they are made of its other whole programs, by folds.
+    """
+    found: dict[tuple[str, str], list[tuple[bool, float]]] = {}
+    parts = {(each.source, each.fold) for each in rows}
+    for source, fold in parts:
+        others = ranges_of(each for each in rows if (each.source, each.fold) != (source, fold))
+        foreign = ranges_of(each for each in rows if each.source != source)
+        for each in rows:
+            if (each.source, each.fold) != (source, fold):
+                continue
+            is_foreign = each.kind in foreign.get(each.machine, {})
+            made = range_of(1.0, each.shares, each.machine, foreign if is_foreign else others)
+            assert made is not None
+            low, high = made["low_ns"], made["high_ns"]
+            key = each.kind or "several kinds", each.machine
+            found.setdefault(key, []).append((low <= each.ratio <= high, high / low))
+    return [
+        Coverage(kind, machine, len(of), sum(inside for inside, _ in of),
+                 float(np.median([width for _, width in of])))
+        for (kind, machine), of in sorted(found.items())
+    ]  # fmt: skip
