@@ -54,7 +54,7 @@ def test_values_are_as_in_a_machine_file() -> None:
         ("sip.cube=1", "is a group; set one of sip.cube.hbm_gib, sip.cube.hbm_bandwidth_gbps"),
         ("links.topology=2x", "is switch, which is no number; give a value"),
         ("sip.cache.write_back=2x", "is True, which is no number"),
-        ("sip.cube.hbm_efficiency=2x", "must be above 0 and at most 1, but got 1.95"),
+        ("sip.cube.hbm_efficiency=2x", "must be above 0 and at most 1, but got 1.8"),
         ("sip.num_cubes=0.5x", "sip.num_cubes: input should be a valid integer, but got 0.5"),
         ("sip.cube.hbm_gib=[1", r"'\[1' is no value of a YAML file"),
         ("sip.cube.hbm_gib=much", "sip.cube.hbm_gib: must be a plain number"),

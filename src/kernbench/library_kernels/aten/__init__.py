@@ -2,7 +2,7 @@
 
 from kernbench.library_kernels.aten.losses import nll_loss
 from kernbench.library_kernels.aten.planes import batch_norm, by_channel, group_norm
-from kernbench.library_kernels.aten.reductions import Reduction, reduction
+from kernbench.library_kernels.aten.reductions import Reduction, log_sum_exp, reduction
 from kernbench.library_kernels.aten.rows import (
     IN_SHARED_MEMORY,
     layer_norm,
@@ -21,6 +21,7 @@ __all__ = [
     "by_channel",
     "group_norm",
     "layer_norm",
+    "log_sum_exp",
     "nll_loss",
     "reduction",
     "scan",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kernbench.library_kernels.aten.unlike import alike
 from kernbench.library_kernels.blocks import BlockLaunch, Sweep
 from kernbench.library_kernels.engine import kept_share
 
@@ -132,23 +133,40 @@ def _early_trips(cols: int, itemsize: int) -> tuple[int, int]:
     return threads, cols // (wide * threads) + -(-left // threads) + (cols % wide > 0)
 
 
-def softmax_backward(rows: int, cols: int, itemsize: int, sip: SipSpec) -> BlockLaunch:
-    """Return the launch of the gradient, which reads that of the result and the result."""
+def softmax_backward(
+    rows: int, cols: int, itemsize: int, sip: SipSpec, of_log: bool
+) -> tuple[BlockLaunch, ...]:
+    """Return the launches of the gradient, which sums up that of the result first.
+
+    Unless it is of a logarithm, another launch multiplies that by the result before.
+    """
     row = cols * itemsize
     if cols <= _IN_REGISTERS and row <= _IN_REGISTERS * 4:
-        return _in_registers(rows, 2 * row, row, 2 if cols <= _SHORT else 1)
-    threads = min(cols, _SOFTMAX_THREADS)
-    sweep = Sweep(loaded_bytes=2 * row, under_way=2 * threads * _WIDE_BYTES)
-    launch = BlockLaunch(
-        name="softmax_backward",
-        blocks=rows,
-        threads=threads,
-        sweeps=(sweep, replace(sweep, stored_bytes=row)),
-        serial_cycles=_EXCHANGE_CYCLES,
-        hbm_read_bytes=2 * rows * row,
-        hbm_written_bytes=rows * row,
-    )
-    return _reread(launch, 2 * row, sip)
+        launch = _in_registers(rows, 2 * row, row, 2 if cols <= _SHORT else 1)
+    else:
+        threads = min(cols, _SOFTMAX_THREADS)
+        gradient = Sweep(loaded_bytes=row, under_way=threads * _WIDE_BYTES)
+        launch = BlockLaunch(
+            name="softmax_backward",
+            blocks=rows,
+            threads=threads,
+            sweeps=(gradient, replace(gradient, stored_bytes=row)),
+            serial_cycles=_EXCHANGE_CYCLES,
+            hbm_read_bytes=rows * row,
+            hbm_written_bytes=rows * row,
+        )
+        launch = _reread(launch, row, sip)
+        first, again = launch.sweeps
+        # The result comes beside the gradient, and comes once.
+        last = replace(
+            again, loaded_bytes=2 * row, under_way=2 * again.under_way, cached=again.cached / 2
+        )
+        launch = replace(
+            launch, sweeps=(first, last), hbm_read_bytes=launch.hbm_read_bytes + rows * row
+        )
+    if of_log:
+        return (launch,)
+    return alike(rows * cols, 2 * rows * row, rows * row), launch
 
 
 def spatial_softmax(outer: int, cols: int, inner: int, itemsize: int, sip: SipSpec) -> BlockLaunch:

@@ -21,8 +21,8 @@ _PAGE_BYTES = 1024
 _SHORT_RUNS = 0.64
 """Share of a stream's bandwidth that parts of rows reach which are shorter than a page of DRAM, and
 thousands of rows at a time: 32,768 rows of as many floats, 128 bytes each, take 4.64 to 4.69 ms on
-H100, 7.33 on H100 PCIe, 18.5 on L40S, 14.1 on A6000 (KernelBench level1/90 at 509ed996, 6e6fca9c,
-3396fc0c, 4082b873, 7c914ea7): 54 to 61 % of their peaks."""
+H100, 7.33 on H100 PCIe, 18.5 on L40S (KernelBench level1/90 at 509ed996, 6e6fca9c, 3396fc0c,
+4082b873): 54 to 59 % of their peaks."""
 
 
 def scan(outer: int, cols: int, inner: int, itemsize: int, out_itemsize: int) -> BlockLaunch:

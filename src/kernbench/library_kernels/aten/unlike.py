@@ -7,6 +7,8 @@ four (``launch_unrolled_kernel`` and ``launch_legacy_kernel`` of ``CUDALoops.cuh
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kernbench.library_kernels.blocks import BlockLaunch, Sweep
 
 _THREADS, _ELEMENTS = 128, 4
@@ -25,19 +27,31 @@ def unlike(
     elements: int, read_bytes: float, written_bytes: float, spread_bytes: float = 0.0
 ) -> BlockLaunch:
     """Return the launch that makes so many elements; ``spread_bytes`` come in sectors besides."""
+    loaded_bytes = read_bytes + _FROM_CACHE * spread_bytes
+    launch = _launch(elements, loaded_bytes, written_bytes, _ELEMENTS, _PLACE_CYCLES)
+    return replace(launch, hbm_read_bytes=read_bytes)
+
+
+def alike(elements: int, read_bytes: float, written_bytes: float) -> BlockLaunch:
+    """Return the launch that makes so many elements of operands that lie alike, all at a time."""
+    return _launch(elements, read_bytes, written_bytes, 1, 0)
+
+
+def _launch(
+    elements: int, read_bytes: float, written_bytes: float, trips: int, trip_cycles: float
+) -> BlockLaunch:
     blocks = max(1, -(-elements // ELEMENTS_OF_BLOCK))
-    loaded = (read_bytes + _FROM_CACHE * spread_bytes) / blocks
     sweep = Sweep(
-        loaded_bytes=loaded,
-        under_way=loaded / _ELEMENTS,
+        loaded_bytes=read_bytes / blocks,
+        under_way=read_bytes / blocks / trips,
         stored_bytes=written_bytes / blocks,
-        serial_cycles=_PLACE_CYCLES,
+        serial_cycles=trip_cycles,
     )
     return BlockLaunch(
-        name="unlike",
+        name="elementwise",
         blocks=blocks,
         threads=_THREADS,
-        sweeps=(sweep,) if loaded else (),
+        sweeps=(sweep,) if read_bytes else (),
         hbm_read_bytes=read_bytes,
         hbm_written_bytes=written_bytes,
     )

@@ -32,8 +32,7 @@ def with_shapes(
 
     def with_reuse(reuse: Reuse) -> OperationTiming:
         reused = timing.with_reuse(reuse._replace(cold_bytes=cold_bytes))
-        shown: OperationTiming = costs.once(with_shapes, reused, tensors, cold_bytes)
-        return shown
+        return costs.once(with_shapes, reused, tensors, cold_bytes)
 
     return OperationTiming(partial(_template, timing, tensors), with_reuse)
 

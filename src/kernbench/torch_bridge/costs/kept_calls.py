@@ -83,8 +83,7 @@ class KeptCosts(OperationCosts):
 
         An operation with a ``name`` may be unknown where the call is timed again.
         """
-        own: OperationTiming = self.once(_noted, found, json.dumps(described), name)
-        return own
+        return self.once(_noted, found, json.dumps(described), name)
 
     def note(self, found: OperationTiming, described: dict[str, Any], name: str) -> OperationTiming:
         """Return new schedules of a call, and note what call they are of."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernbench.dtypes import float32
 from kernbench.errors import InternalError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.base.operations import Operation
     from kernbench.torch_bridge.processes.float32 import Float32
 
+T = TypeVar("T")
 _MOST_KNOWN = 1 << 14
 """Times that are remembered: those of a program that generates change with every step."""
 
@@ -77,8 +78,7 @@ class OperationCosts:
         family = family_of(func)
         timing = self._of_family(family, call) or self._of_family(streams.FAMILY, call)
         cold_bytes = num_bytes(family.cold(call))
-        shown: OperationTiming = self.once(with_shapes, timing, tensors_of(args), cold_bytes)
-        return shown
+        return self.once(with_shapes, timing, tensors_of(args), cold_bytes)
 
     def _of_family(self, family: Family[Any], call: Call) -> OperationTiming | None:
         problem = family.key(self, call)
@@ -86,35 +86,25 @@ class OperationCosts:
             return None
         return self.of(family.kernels, call.operation.name, problem, call.sip_id)
 
-    def of(
-        self, kernels: Callable[..., OperationTiming | None], name: str, problem: Any, sip_id: int
-    ) -> OperationTiming | None:
+    def of(self, kernels: Callable[..., T], name: str, problem: Any, sip_id: int) -> T:
         """Return the schedules of kernels of a family for a problem, on SIPs of one kind."""
         sip = id(self.machine.sip_at(sip_id))
-        found: OperationTiming | None = self.once(
-            kernels, name, problem, self._alike.setdefault(sip, sip_id)
-        )
-        return found
+        return self.once(kernels, name, problem, self._alike.setdefault(sip, sip_id))
 
-    def once(self, make: Callable[..., Any], *given: Any) -> Any:
+    def once(self, make: Callable[..., T], *given: Any) -> T:
         """Return what ``make`` returned for the same arguments, behind these costs."""
         key = (make, given)
-        try:
-            return self._known[key]
-        except KeyError:
-            pass
-        made = make(self, *given)
-        if len(self._known) >= _MOST_KNOWN:
-            del self._known[next(iter(self._known))]
-        self._known[key] = made
-        return made
+        known: T = self._known.get(key, self)
+        if known is self:
+            known = make(self, *given)
+            if len(self._known) >= _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[key] = known
+        return known
 
     def streamed(self, name: str, read: int, written: int, sip_id: int) -> OperationTiming:
         """Return the schedules of a kernel that streams so many bytes."""
-        problem = (streams.Stream(read, written),)
-        found = self.of(streams.kernels, name, problem, sip_id)
-        assert found is not None
-        return found
+        return self.of(streams.kernels, name, (streams.Stream(read, written),), sip_id)
 
     def has_kernel(self, name: str) -> bool:
         """Return whether the vendor of the machine has a kernel."""

@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, channels_last, channels_last_3d
 
-from kernbench.library_kernels import kept_share
-from kernbench.library_kernels.aten import ELEMENTS_OF_BLOCK
+from kernbench.library_kernels import aten, kept_share
 
 if TYPE_CHECKING:
     from kernbench.hardware import SipSpec
@@ -82,7 +81,7 @@ def _spread(operand: Tensor, shape: tuple[int, ...], order: list[int]) -> float:
     memory in this order, the nearest first.
     """
     elements = math.prod(shape)
-    count = min(ELEMENTS_OF_BLOCK, elements)
+    count = min(aten.ELEMENTS_OF_BLOCK, elements)
     first = (elements - count) // 2
     left = np.arange(first, first + count)
     places = np.zeros(count, dtype=np.int64)

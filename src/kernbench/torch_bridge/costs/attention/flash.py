@@ -122,8 +122,7 @@ def _of_own(
         causal=call.causal and q_len > 1,
         backward=call.kernel.endswith("backward"),
     )
-    timing: OperationTiming = costs.once(own_kernels, call.name, own, sip_id)
-    return timing
+    return costs.once(own_kernels, call.name, own, sip_id)
 
 
 def lengths_between(ends: Sequence[int]) -> tuple[int, ...]:

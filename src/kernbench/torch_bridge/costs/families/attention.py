@@ -91,8 +91,7 @@ def _kernels(
     own = OwnAttention(
         query, key, problem.dtype, problem.causal, problem.masked, "backward" in name, offset
     )
-    timing: OperationTiming = costs.once(own_kernels, name, own, sip_id)
-    return timing
+    return costs.once(own_kernels, name, own, sip_id)
 
 
 def _of_library(

@@ -48,7 +48,7 @@ def _key(costs: OperationCosts, call: Call) -> _Norm | blocks.Blocks | None:
         return None
     by_plane = trains and is_planar(image)
     channels = (image.shape[1] if image.dim() > 1 else 1) if by_plane else 0
-    moves = moved(rule, call, costs.machine.sip_at(call.sip_id))
+    moves = moved(rule, call)
     if channels and image.dtype == float32:
         architecture = costs.machine.spec.cuda_architecture or 0
         return blocks.Blocks((), (aten.by_channel(channels, *moves, architecture),))
@@ -69,4 +69,6 @@ def _kernels(
     return timing_of_library(name, [launch], costs.machine.sip_at(sip_id), costs.library)
 
 
-FAMILY = Family(matches=lambda func: plain_name(func) in TRAINS, key=_key, kernels=_kernels)
+FAMILY: Family[_Norm | blocks.Blocks] = Family(
+    matches=lambda func: plain_name(func) in TRAINS, key=_key, kernels=_kernels
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,12 +74,14 @@ def _softmax(given: Arguments, result: Any, sip: SipSpec) -> Launches:
     return (aten.softmax(outer, cols, x.element_size(), sip, is_early),)
 
 
-def _softmax_backward(given: Arguments, result: Any, sip: SipSpec) -> Launches:
+def _softmax_backward(
+    given: Arguments, result: Any, sip: SipSpec, of_log: bool = False
+) -> Launches:
     grad = given["grad_output"]
     outer, cols, inner = _around(grad, given["dim"])
     if inner > 1:
         return None
-    return (aten.softmax_backward(outer, cols, grad.element_size(), sip),)
+    return aten.softmax_backward(outer, cols, grad.element_size(), sip, of_log)
 
 
 def _group_norm(given: Arguments, result: Any, sip: SipSpec) -> Launches:
@@ -98,7 +101,20 @@ def _batch_norm(given: Arguments, result: Any, sip: SipSpec) -> Launches:
     return aten.batch_norm(x.shape[0], x.shape[1], positions, x.element_size(), trains)
 
 
-def _reduction(given: Arguments, result: Any, sip: SipSpec) -> Launches:
+def _reduction(
+    given: Arguments, result: Any, sip: SipSpec, is_of_moments: bool = False
+) -> Launches:
+    problem = _reduced(given, result, is_of_moments)
+    return None if problem is None else (aten.reduction(problem, sip),)
+
+
+def _log_sum_exp(given: Arguments, result: Any, sip: SipSpec) -> Launches:
+    problem = _reduced(given, result)
+    return None if problem is None else aten.log_sum_exp(problem, sip)
+
+
+def _reduced(given: Arguments, result: Any, is_of_moments: bool = False) -> aten.Reduction | None:
+    """Return what a call reduces; None where elements lie apart, or are complex."""
     x = given["self"]
     out = [each for each in (result if isinstance(result, tuple) else (result,)) if each.numel()]
     if not out or x.dtype.is_complex:
@@ -118,18 +134,14 @@ def _reduction(given: Arguments, result: Any, sip: SipSpec) -> Launches:
             break
         run *= x.shape[dim]
     inputs = prod(x.shape[dim] for dim in reduced)
-    return (
-        aten.reduction(
-            aten.Reduction(
-                outputs=x.numel() // inputs,
-                inputs=inputs,
-                run=run,
-                is_along=is_along,
-                itemsize=x.element_size(),
-                out_itemsize=sum(each.element_size() for each in out),
-            ),
-            sip,
-        ),
+    return aten.Reduction(
+        outputs=x.numel() // inputs,
+        inputs=inputs,
+        run=run,
+        is_along=is_along,
+        itemsize=x.element_size(),
+        out_itemsize=sum(each.element_size() for each in out),
+        is_of_moments=is_of_moments,
     )
 
 
@@ -157,7 +169,7 @@ def _nll_loss(given: Arguments, result: Any, sip: SipSpec) -> Launches:
     return (aten.nll_loss(x.shape[0], release_of_kernels() < _BY_MORE_THREADS),)
 
 
-def _flip(given: Arguments, result: Any, sip: SipSpec) -> Launches:
+def _moved_elements(given: Arguments, result: Any, sip: SipSpec) -> Launches:
     x = given["self"]
     return (aten.unlike(x.numel(), x.nbytes, x.nbytes),)
 
@@ -179,17 +191,19 @@ _GEOMETRIES: dict[str, _Geometry] = {
     for geometry, operations in (
         (_layer_norm, "native_layer_norm _fused_rms_norm"),
         (_softmax, "_softmax _log_softmax _safe_softmax"),
-        (_softmax_backward, "_softmax_backward_data _log_softmax_backward_data"),
+        (_softmax_backward, "_softmax_backward_data"),
+        (partial(_softmax_backward, of_log=True), "_log_softmax_backward_data"),
         (_group_norm, "native_group_norm"),
         (_batch_norm, "native_batch_norm"),
         (_nll_loss, "nll_loss_forward"),
-        (_flip, "flip"),
+        (_moved_elements, "flip roll"),
         (_scan, "cumsum cumprod logcumsumexp cummax cummin"),
         (
             _reduction,
-            "sum mean prod amax amin max min argmax argmin any all nansum norm "
-            "linalg_vector_norm var var_mean std std_mean",
+            "sum mean prod amax amin max min argmax argmin any all nansum norm linalg_vector_norm",
         ),
+        (partial(_reduction, is_of_moments=True), "var var_mean std std_mean"),
+        (_log_sum_exp, "logsumexp"),
     )
     for name in names(operations)
 }

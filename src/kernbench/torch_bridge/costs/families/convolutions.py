@@ -153,7 +153,8 @@ def _kernels(
     if isinstance(problem, _Depthwise):
         return timing_of_blocks(name, [window_launch(name, problem.windows)], sip, problem.flops)
     if isinstance(problem, _Product):
-        timing: OperationTiming = costs.once(gemm.kernels, name, problem.product, sip_id)
+        timing = costs.once(gemm.kernels, name, problem.product, sip_id)
+        assert timing is not None
         size_bytes = problem.rearranged
         if not size_bytes:
             return timing

@@ -255,7 +255,8 @@ class _Work:
     ) -> OperationTiming:
         sizes = ((batch, m, n, k),)
         product = Multiplication(sizes, self._dtype, self._dtype, self._precision, layout)
-        found: OperationTiming = self._costs.once(gemm.kernels, self._name, product, self._sip_id)
+        found = self._costs.once(gemm.kernels, self._name, product, self._sip_id)
+        assert found is not None
         return found
 
     def _stream(self, read: int, written: int) -> OperationTiming:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernbench.commands import MathClass
-from kernbench.library_kernels.aten import unlike
+from kernbench.library_kernels import aten
 from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes, vector_ps
 from kernbench.torch_bridge.costs.library import timing_of_blocks
 from kernbench.torch_bridge.costs.registry import Family
@@ -55,7 +55,7 @@ def key(costs: OperationCosts, call: Call) -> Streams:
     if not rule.is_known:
         costs.unknown[call.name] += 1
     given, result = call.given, call.result
-    read, written = moved(rule, call, costs.machine.sip_at(call.sip_id))
+    read, written = moved(rule, call)
     elements = most_elements((*given, result)) if rule.work else 0
     stream = Stream(read, written, elements, rule.work, rule.passes)
     if call.operation.is_elementwise and are_unlike((*given, result)):
@@ -84,14 +84,14 @@ def copies(costs: OperationCosts, call: Call) -> Iterator[Stream]:
             yield spread_out(costs, copy, each, spread_of_copy(each))
 
 
-def moved(rule: CostRule, call: Call, sip: SipSpec) -> tuple[int, int]:
+def moved(rule: CostRule, call: Call) -> tuple[int, int]:
     """Return the bytes that a stream reads from HBM and writes to it."""
     over, read, written = bytes_of(call)
     if rule.reads is Reads.SOURCES:
         read -= over
     elif rule.reads is Reads.FEW:
         read = without_largest(call.given)
-    read = round(read * reads_of_rows(call.name, call.args, sip))
+    read *= reads_of_rows(call.name, call.args)
     if rule.has_second_pass(call.args):
         read += num_bytes(call.args[each] for each in rule.rereads)
     return read, written
@@ -124,7 +124,7 @@ def kernels(costs: OperationCosts, name: str, streams: Streams, sip_id: int) -> 
 def _timing(costs: OperationCosts, name: str, stream: Stream, sip: SipSpec) -> OperationTiming:
     read, written, elements, work, passes, waits_ps, spread = stream
     if spread is not None:
-        return timing_of_blocks(name, (unlike(elements, read, written, spread),), sip)
+        return timing_of_blocks(name, (aten.unlike(elements, read, written, spread),), sip)
     math_ps = passes * vector_ps(sip, dict(work), elements)
     of_math = {cost.value: passes * elements * count for cost, count in work}
     return timing_by_bytes(name, sip, passes * read, written, math_ps, waits_ps, of_math)
