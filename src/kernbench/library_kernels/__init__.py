@@ -59,6 +59,7 @@ from kernbench.library_kernels.quantize import (
 )
 from kernbench.library_kernels.reuse import AutogradPhase, Reuse
 from kernbench.library_kernels.streams import ELEMENTS_OF_BLOCK, column_sums, scattered, stream
+from kernbench.library_kernels.volumes import volume_launch
 from kernbench.library_kernels.windows import Windows, window_launch
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip, merged
 
@@ -126,6 +127,7 @@ __all__ = [
     "time_blocks",
     "time_kernel",
     "times_of",
+    "volume_launch",
     "wait_us",
     "window_launch",
 ]

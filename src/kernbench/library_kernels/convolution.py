@@ -97,6 +97,10 @@ class Convolution:
     """Whether it is one of the releases of PyTorch before 1.12, and of the cuDNN beside them."""
     dilated: bool = False
     """Whether the elements of a window are apart."""
+    strided: bool = False
+    """Whether windows begin further than an element from each other."""
+    dims: int = 2
+    """Of an image: 3 of a volume."""
     by_graph: bool = True
     """Whether the framework asks cuDNN 8 for a graph of operations, and gets what its engines take
     as it is; else by the calls of version 7, which pad channels to groups of 8."""
@@ -162,6 +166,9 @@ def _candidates(
         moves = _pads(conv)
     elif by_matrix and _has_odd_rows(conv):
         kernels = tuple(_renamed(each, "_odd", library) for each in kernels)
+    if by_matrix and conv.itemsize == _WIDE and conv.planar and _is_in_phases(conv):
+        # Each phase of a stride makes an image of its own; a pass puts them together.
+        moves = (*moves, streamed("conv_rearrange", conv.given_bytes, conv.given_bytes))
     yield (*moves, *kernels * launches)
     has_planar = f"{kernels[0].name}_planar" in library.names() and not _is_moved(conv)
     if conv.planar and moves and has_planar:
@@ -188,6 +195,11 @@ def _has_grouped_kernel(conv: Convolution) -> bool:
     if given not in _GROUP_WIDTHS:
         return given in _GRADIENT_WIDTHS
     return not conv.given % _AT_A_TIME if given <= _NARROW else conv.groups >= _AT_A_TIME
+
+
+def _is_in_phases(conv: Convolution) -> bool:
+    """Return whether a gradient is one of phases, whose elements see few taps of a window each."""
+    return conv.strided and conv.which is ConvolutionPass.TO_INPUT
 
 
 def _is_moved(conv: Convolution) -> bool:
