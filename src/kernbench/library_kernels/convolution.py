@@ -166,9 +166,6 @@ def _candidates(
         moves = _pads(conv)
     elif by_matrix and _has_odd_rows(conv):
         kernels = tuple(_renamed(each, "_odd", library) for each in kernels)
-    if by_matrix and conv.itemsize == _WIDE and conv.planar and _is_in_phases(conv):
-        # Each phase of a stride makes an image of its own; a pass puts them together.
-        moves = (*moves, streamed("conv_rearrange", conv.given_bytes, conv.given_bytes))
     yield (*moves, *kernels * launches)
     has_planar = f"{kernels[0].name}_planar" in library.names() and not _is_moved(conv)
     if conv.planar and moves and has_planar:
@@ -195,11 +192,6 @@ def _has_grouped_kernel(conv: Convolution) -> bool:
     if given not in _GROUP_WIDTHS:
         return given in _GRADIENT_WIDTHS
     return not conv.given % _AT_A_TIME if given <= _NARROW else conv.groups >= _AT_A_TIME
-
-
-def _is_in_phases(conv: Convolution) -> bool:
-    """Return whether a gradient is one of phases, whose elements see few taps of a window each."""
-    return conv.strided and conv.which is ConvolutionPass.TO_INPUT
 
 
 def _is_moved(conv: Convolution) -> bool:
@@ -283,11 +275,18 @@ def _launches(conv: Convolution) -> int:
 
 
 def _moves(conv: Convolution, library: KernelLibrary) -> tuple[LibraryKernel, ...]:
-    """Return the launches that rearrange images: two operands, or one and the result."""
+    """Return the launches that rearrange images: two operands, or one and the result.
+
+    Of a strided gradient of float32 each phase makes an image of its own: a pass puts them together.
+    """
     name = "conv_rearrange"
     if conv.itemsize < _WIDE and f"{name}_half" in library.names():
         name = f"{name}_half"
-    return tuple(streamed(name, each, each) for each in (conv.given_bytes, conv.made_bytes))
+    sizes = [conv.given_bytes, conv.made_bytes]
+    is_in_phases = conv.strided and conv.which is ConvolutionPass.TO_INPUT
+    if is_in_phases and conv.planar and conv.itemsize == _WIDE:
+        sizes.append(conv.given_bytes)
+    return tuple(streamed(name, each, each) for each in sizes)
 
 
 def _pads(conv: Convolution) -> tuple[LibraryKernel, ...]:

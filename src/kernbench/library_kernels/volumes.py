@@ -1,4 +1,4 @@
-"""Convolutions of volumes that cuDNN has no tensor-core kernel for: planes of float32 in three dims.
+"""Convolutions of volumes without a tensor-core kernel of cuDNN: float32 planes in three dims.
 
 Which kernel cuDNN takes is its heuristics' choice, which nobody publishes. These two are taken to
 be its choice where measured times of seven boards ask for them, and each is timed by what its
@@ -32,7 +32,9 @@ _COLUMNS = 32
 """Multiplications of a gathered element in a clock of a PE, without tensor cores."""
 
 
-def volume_launch(name: str, conv: Convolution, has_narrow: bool, has_few: bool) -> BlockLaunch | None:
+def volume_launch(
+    name: str, conv: Convolution, has_narrow: bool, has_few: bool
+) -> BlockLaunch | None:
     """Return the launch of a convolution of volumes; None where a tensor-core kernel does it.
 
     ``has_narrow``: whether gradients of few channels have one. ``has_few``: whether the products of

@@ -55,6 +55,8 @@ _FEW_CHANNELS = "conv_tf32_few"
 """
 _THREADS = 1024
 """Of a block of ATen's depthwise kernel."""
+_BUILT_FOR = ((1, 1), (3, 3), (5, 5))
+"""Windows of which it has an instance each."""
 
 
 class _Passes(NamedTuple):
@@ -137,14 +139,16 @@ def _is_of_aten(conv: Convolution) -> bool:
 
 
 def _windows(args: Any, result: Tensor) -> Windows:
+    window = tuple(args[1].shape[2:])
     return Windows(
         results=result.numel(),
-        window=tuple(args[1].shape[2:]),
+        window=window,
         strides=tuple(args[3]),
         itemsize=result.element_size(),
         read_bytes=args[0].nbytes,
         written_bytes=result.nbytes,
         threads=_THREADS,
+        unrolled=window in _BUILT_FOR,
     )
 
 
