@@ -277,7 +277,7 @@ def _launches(conv: Convolution) -> int:
 def _moves(conv: Convolution, library: KernelLibrary) -> tuple[LibraryKernel, ...]:
     """Return the launches that rearrange images: two operands, or one and the result.
 
-    Of a strided gradient of float32 each phase makes an image of its own: a pass puts them together.
+    Of a strided gradient of float32 each phase makes an image: a pass puts them together.
     """
     name = "conv_rearrange"
     if conv.itemsize < _WIDE and f"{name}_half" in library.names():
