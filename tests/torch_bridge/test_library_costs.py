@@ -97,11 +97,13 @@ def test_a_row_of_a_layer_norm_takes_a_block_however_short_it_is() -> None:
 
     rows = 1 << 20
     short, longer, wide = (norm(rows, columns) for columns in (40, 320, 4096))
-    assert longer.duration_ps == short.duration_ps > 3 * short.bound_ps
+    # Issuing and the bytes of HBM overlap, though not perfectly.
+    assert 3 * short.bound_ps < short.duration_ps <= longer.duration_ps < 1.02 * short.duration_ps
     # As many blocks as an SM of an RTX 3090 issues in a clock: timm's ConvNeXt-Atto-OLS.
     cycles = (short.duration_ps - A100.sip.front_end_ps) * 1410e6 / 1e12 / rows * 108
     assert 350 < cycles < 400
-    assert wide.bound_ps > 0.95 * (wide.duration_ps - A100.sip.front_end_ps)
+    # Long rows go by their bytes, but for the waits of two passes of eight trips each.
+    assert wide.bound_ps > 0.85 * (wide.duration_ps - A100.sip.front_end_ps)
     twice = norm(2 * rows, 40).duration_ps - short.duration_ps
     assert twice == pytest.approx(short.duration_ps, rel=0.01)
     # kernbench's own machines have no kernels of a vendor.
@@ -432,4 +434,5 @@ def test_softmax_reads_rows_again_that_no_block_holds(columns: int, reads: int) 
     found = template(A100, aten._log_softmax.default, x, 1, False)
     assert found.hbm_bytes == (reads + 1) * x.nbytes
     back = template(A100, aten._log_softmax_backward_data.default, x, x, 1, torch.float32)
-    assert back.hbm_bytes == (2 * min(reads, 2) + 1) * x.nbytes
+    # The gradient twice, as its sum is needed first; the result once.
+    assert back.hbm_bytes == (2 + (reads > 1) + 1) * x.nbytes

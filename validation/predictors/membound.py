@@ -1,11 +1,13 @@
-"""Predicts memory-bound rows: the Triton kernels of kernbench.ops on the row's machine."""
+"""Predicts memory-bound rows: Triton kernels of kernbench.ops, or PyTorch's own."""
 
 from __future__ import annotations
 
 from kernbench.accuracy.predictors import ROW_DTYPES, RowKernels, why_no_kernel
 from kernbench.accuracy.rows import Answer, Machines, Ran, Row
 from kernbench.errors import MachineError
+from kernbench.hardware import SipSpec
 from kernbench.kernel_time import Conditions
+from kernbench.library_kernels import BlockLaunch, aten, time_blocks
 from validation.predictors.libraries.quantisation import (
     OPERATIONS,
     QuantisationPredictor,
@@ -17,7 +19,7 @@ from validation.predictors.library_rows import (
 )
 from validation.sources.harness import membound_harness
 
-_OPS_IN_PASSES = ("softmax", "layernorm")
+_OF_ATEN = ("softmax", "layernorm")
 
 
 class MemboundPredictor(LibraryPredictor):
@@ -44,17 +46,26 @@ class MemboundPredictor(LibraryPredictor):
             return super().predict(row)
         if why_not := why_no_kernel(row):
             return Answer(None, why_not)
-        machine, cols = self.machines.machine_of(row.device), row.integer("cols")
+        machine = self.machines.machine_of(row.device)
         harness = membound_harness(row.source, machine.name, row.op)
-        conditions = Conditions()
-        in_passes = bool(harness.row_kib) and row.op in _OPS_IN_PASSES
-        if in_passes:
-            # Every pass but the first hits the part of the row that is still cached.
-            warm = harness.warm_row(cols * ROW_DTYPES[row.dtype].itemsize)
-            passes = ((2, warm), (3, warm)) if row.op == "softmax" else ((2, warm),)
-            conditions = Conditions(cached=passes)
+        if harness.release and row.op in _OF_ATEN:
+            launches = _launches(row, machine.sip_at(0), harness.release)
+            kernel_us, name = (
+                sum(time_blocks(each, machine.sip_at(0)).total_us for each in launches),
+                launches[0].name,
+            )
+            return Answer(harness.time_us(kernel_us), how=name, ran=Ran.KERNELS)
         try:
-            kernel_us, name = self._kernels.time_us(row, machine, conditions, in_passes)
+            kernel_us, name = self._kernels.time_us(row, machine, Conditions())
         except MachineError as error:
             return Answer(None, str(error).split(";")[0])
-        return Answer(harness.time_us(kernel_us, cols), how=name, ran=Ran.KERNELS)
+        return Answer(harness.time_us(kernel_us), how=name, ran=Ran.KERNELS)
+
+
+def _launches(row: Row, sip: SipSpec, release: tuple[int, ...]) -> tuple[BlockLaunch, ...]:
+    """Return PyTorch's own kernels for a row."""
+    rows, cols = row.integer("rows"), row.integer("cols")
+    itemsize = ROW_DTYPES[row.dtype].itemsize
+    if row.op == "softmax":
+        return (aten.softmax(rows, cols, itemsize, sip, release < aten.IN_SHARED_MEMORY),)
+    return aten.layer_norm(rows, cols, itemsize, sip)

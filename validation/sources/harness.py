@@ -6,7 +6,6 @@ launch while the device works: a row takes the longer of the two.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable
 from dataclasses import dataclass, fields
 from fractions import Fraction
@@ -14,11 +13,8 @@ from fractions import Fraction
 from pydantic import Field
 
 from kernbench.hardware import Machine, SipSpec, changed_machine
-from kernbench.kernel_time import kept_share, nearest_step, still_there
+from kernbench.kernel_time import kept_share, nearest_step
 from validation.sources.tables import Entry, table
-
-# PyTorch's softmax keeps rows up to this long in registers.
-_ONE_PASS_ELEMENTS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +28,11 @@ class Harness:
     weight_buffers: int = 0
     """How many weights are used in turn; warm if the cache holds them all. 0: always cold."""
 
-    row_kib: float = 0.0
-    """For kernels that read rows once per pass: the longest row that later passes find cached."""
+    release: tuple[int, ...] = ()
+    """The release of PyTorch whose kernels it timed; empty where the kernels are Triton's."""
 
     rate_share: float = 1.0
     """The speed of the measured kernel relative to ours: below 1 if its accesses are not wide."""
-    block_waste: float = 0.0
-    """For softmax by blocks of threads: the cost of an incomplete last round over a row."""
-
     only_powers_of_two: bool = False
     """For GEMMs: whether the library has only tiles of these widths, whatever the machine has."""
 
@@ -59,14 +52,9 @@ class Harness:
         half_us = round(float(sustained.half_time_us) / repeated, 3)
         return changed_machine(machine, {"sip.sustained.half_time_us": half_us})
 
-    def time_us(self, kernel_us: float, row_elements: int = 0) -> float:
-        """Return the time that the source reports for a kernel on rows of this many elements."""
-        kernel_us /= self.rate_share
-        if self.block_waste and row_elements > _ONE_PASS_ELEMENTS:
-            threads = min(1024, 1 << ((row_elements // 4).bit_length() - 1))
-            rounds = row_elements / (4 * threads)
-            kernel_us *= 1 + self.block_waste * (math.ceil(rounds) / rounds - 1)
-        return max(self.host_us, self.fixed_us + kernel_us)
+    def time_us(self, kernel_us: float) -> float:
+        """Return the time that the source reports for a kernel."""
+        return max(self.host_us, self.fixed_us + kernel_us / self.rate_share)
 
     def cached(
         self, input_bytes: int, weight_bytes: int, sip: SipSpec
@@ -84,11 +72,6 @@ class Harness:
         shares = ((0, Fraction(fits)), (1, warm))
         return tuple((param, found) for param, found in shares if found)
 
-    def warm_row(self, row_bytes: int) -> Fraction:
-        """Return the share of a row that later passes find cached: 1 if short, 0 if long."""
-        rows_held = Fraction(row_bytes / (self.row_kib * 1024)).limit_denominator(4096)
-        return nearest_step(still_there(rows_held))
-
 
 _KERNEL = Harness()
 
@@ -101,9 +84,8 @@ class MeasuredBy(Entry):
     host_us: float = Field(default=0.0, ge=0)
     fixed_us: float = Field(default=0.0, ge=0)
     weight_buffers: int = Field(default=0, ge=0)
-    row_kib: float = Field(default=0.0, ge=0)
+    release: tuple[int, ...] = ()
     rate_share: float = Field(default=1.0, gt=0)
-    block_waste: float = Field(default=0.0, ge=0)
     only_powers_of_two: bool = False
     keeps_clock: bool = False
 

@@ -392,7 +392,7 @@ class SipSpec(Spec):
     def short_run_slowdown(self) -> Fraction:
         """How many times longer HBM takes for short runs of bytes than for streams."""
         short = self.cube.hbm_short_run_efficiency
-        return Fraction(1) if short is None else self.cube.hbm_efficiency / short
+        return Fraction(1) if short is None else max(self.cube.hbm_efficiency / short, Fraction(1))
 
     @cached_property
     def hbm_latency_ps(self) -> int:

@@ -58,13 +58,12 @@ from kernbench.library_kernels.quantize import (
     scale_and_quantize_rows,
 )
 from kernbench.library_kernels.reuse import AutogradPhase, Reuse
-from kernbench.library_kernels.streams import ELEMENTS_OF_BLOCK, column_sums, scattered, stream
+from kernbench.library_kernels.streams import column_sums, stream
 from kernbench.library_kernels.volumes import volume_launch
 from kernbench.library_kernels.windows import Windows, window_launch
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip, merged
 
 __all__ = [
-    "ELEMENTS_OF_BLOCK",
     "AttentionProblem",
     "AutogradPhase",
     "BlockLaunch",
@@ -120,7 +119,6 @@ __all__ = [
     "ragged_launches",
     "recurrent_decode",
     "scale_and_quantize_rows",
-    "scattered",
     "sequence_convolution",
     "stream",
     "streamed",

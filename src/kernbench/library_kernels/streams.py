@@ -1,10 +1,4 @@
-"""Launches that only move bytes: copies, conversions, sums of partial results.
-
-PyTorch's elementwise kernels load 16 bytes a thread where all operands lie alike and have one
-dtype. Otherwise (a dtype is converted, an operand is broadcast or transposed) a thread finds the
-place of an element, loads it, converts and stores it, and only then goes on to its next: what is
-under way is an element of each thread, however narrow it is.
-"""
+"""Launches that only move bytes: copies, sums of partial results."""
 
 from __future__ import annotations
 
@@ -14,19 +8,9 @@ from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
 
 _TILE_BYTES = 8192
 _RESIDENT = 8
-_THREADS, _ELEMENTS = 128, 4
-"""The threads of a block that loads one element at a time, and the elements of such a thread."""
-ELEMENTS_OF_BLOCK = _THREADS * _ELEMENTS
-_FROM_CACHE = 0.65
-"""The share of such sectors that another block has not left in the PE: with it a copy of planes to
-channels-last is as fast as ``conv_copy``, which was fitted on an RTX 3090."""
-_BLOCKS = 16
-"""So many of them fill a PE."""
 _COLUMNS, _ROWS_AT_A_TIME = 16, 256
 """The columns and rows of a block that sums columns, which has 32 rows of threads with 8 elements
 each under way."""
-_OVERLAP = 3.0
-"""How well waits of threads and the bytes of HBM overlap."""
 
 
 def stream(name: str, read_bytes: float, written_bytes: float, trips: int = 1) -> LibraryKernel:
@@ -43,26 +27,6 @@ def stream(name: str, read_bytes: float, written_bytes: float, trips: int = 1) -
         hbm_read_bytes=read_bytes,
         hbm_written_bytes=written_bytes,
         warm=True,
-    )
-
-
-def scattered(
-    name: str, elements: int, read_bytes: float, written_bytes: float, spread_bytes: float = 0.0
-) -> LibraryKernel:
-    """Return a launch that makes so many elements, of which a thread has one under way.
-
-    ``spread_bytes`` come from the cache besides, in sectors of which a block uses a part.
-    """
-    count = max(1, math.ceil(elements / ELEMENTS_OF_BLOCK))
-    loaded = read_bytes + _FROM_CACHE * spread_bytes
-    trip = Trip(simple=_THREADS, loaded_bytes=loaded / (count * _ELEMENTS))
-    return LibraryKernel(
-        name=name,
-        tiles=(Tiles(count=count, trips=_ELEMENTS, trip=trip, stored_bytes=written_bytes / count),),
-        resident=_BLOCKS,
-        hbm_read_bytes=read_bytes,
-        hbm_written_bytes=written_bytes,
-        overlap=_OVERLAP,
     )
 
 

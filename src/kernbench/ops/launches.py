@@ -22,7 +22,6 @@ from kernbench.ops.elementwise import elementwise_flat
 from kernbench.ops.fused import residual_norm_rows
 from kernbench.ops.normalization import layer_norm_rows, softmax_rows
 from kernbench.ops.products.gemm_tiles import GemmTile, sum_parts, sum_parts_launch
-from kernbench.ops.rows_in_passes import layer_norm_in_passes, softmax_in_passes
 
 _BLOCK = 1024
 _EPS = 1e-5
@@ -104,13 +103,11 @@ def rows_call(
     dtype: DType,
     rows: int,
     cols: int,
-    in_passes: bool = False,
 ) -> KernelCall:
-    """Return one of :data:`ROW_OPS`; ``in_passes`` reads each row once per pass.
+    """Return one of :data:`ROW_OPS`.
 
     ``operands`` are the rows, then a weight, then a bias or (for ``add_rmsnorm``) a residual; an
-    operation takes what it needs. Passes after the first read parameter 2, and the third one of
-    softmax parameter 3; norms without a mean have no passes.
+    operation takes what it needs.
     """
     x, weight, other = operands[0], *operands[1:3]
     blocks = row_blocks(rows, cols)
@@ -119,15 +116,12 @@ def rows_call(
     kernel: Any
     args: tuple[Any, ...]
     if op == "softmax":
-        kernel = softmax_in_passes if in_passes else softmax_rows
-        args = (out, *(x,) * (3 if in_passes else 1), *strides)
+        kernel, args = softmax_rows, (out, x, *strides)
     elif op in ("rmsnorm", "add_rmsnorm"):
         total, residual = (x, other) if op == "add_rmsnorm" else (None, None)
         kernel = residual_norm_rows
         args = (total, out, x, None, residual, weight, None, _EPS, rows, cols, cols, 1, cols, 1)
         options["CENTRED"] = False
-    elif in_passes:
-        kernel, args = layer_norm_in_passes, (out, x, x, weight, other, _EPS, *strides)
     else:
         kernel, args = layer_norm_rows, (out, x, weight, other, _EPS, *strides, 1, 1)
     return KernelCall(kernel, (triton.cdiv(rows, blocks["BLOCK_M"]),), args, options)

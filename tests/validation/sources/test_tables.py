@@ -65,7 +65,7 @@ def test_two_entries_of_the_same_and_a_table_that_is_missing_are_errors() -> Non
 
 def test_what_is_looked_up_is_what_the_files_say() -> None:
     assert GEMM["aic-gemm", ""].weight_buffers == 6
-    assert MEMBOUND["neusight-vec", "v100", "softmax"].row_kib == 19
+    assert MEMBOUND["neusight-vec", "v100", "softmax"].release == (2, 1)
     product = {"framework": "vllm", "dtype": "fp8_block", "kernel": "vllm_default"}
     assert launching({**product, "n_releases": "2"}, "gb200").host_us == 678
     assert launching({**product, "n_releases": "3"}, "gb200").host_us == 264

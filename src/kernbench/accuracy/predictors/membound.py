@@ -30,25 +30,23 @@ class RowKernels:
         self._probe = KernelProbe()
         self._traces = lru_cache(maxsize=4)(self._trace)
 
-    def time_us(
-        self, row: Row, machine: Machine, conditions: Conditions, in_passes: bool = False
-    ) -> tuple[float, str]:
+    def time_us(self, row: Row, machine: Machine, conditions: Conditions) -> tuple[float, str]:
         """Return the time of a row's kernel, and its name.
 
         Raises:
             MachineError: The kernel does not fit the machine.
         """
         rows, cols = row.integer("rows"), row.integer("cols")
-        trace = self._traces(row.op, ROW_DTYPES[row.dtype], rows, cols, in_passes)
+        trace = self._traces(row.op, ROW_DTYPES[row.dtype], rows, cols)
         return schedule_kernel(trace, machine, 0, conditions).duration_ps / 1e6, trace.name
 
-    def _trace(self, op: str, dtype: DType, rows: int, cols: int, in_passes: bool) -> KernelTrace:
+    def _trace(self, op: str, dtype: DType, rows: int, cols: int) -> KernelTrace:
         tensor = ProbePointer(dtype)
         if op in ELEMENTWISE_OPS:
             return self._probe.trace(
                 elementwise_call(op, tensor, (tensor,) * 2, dtype, rows * cols)
             )
-        return self._probe.trace(rows_call(op, tensor, (tensor,) * 3, dtype, rows, cols, in_passes))
+        return self._probe.trace(rows_call(op, tensor, (tensor,) * 3, dtype, rows, cols))
 
 
 def why_no_kernel(row: Row) -> str:

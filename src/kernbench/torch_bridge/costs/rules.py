@@ -1,11 +1,4 @@
-"""What operations that stream their operands do per element, and which bytes they touch.
-
-Some read their operands more than once. ATen's softmax keeps a row of up to 1024 elements in the
-registers of a warp, and one that fits in the default shared memory of a block there. Longer rows
-are read once for the maximum, once for the sum and once for the results; backward, once for the sum
-and once for the results. What the cache still holds of the rows that are under way does not come
-from HBM again.
-"""
+"""What operations that stream their operands do per element, and which bytes they touch."""
 
 from __future__ import annotations
 
@@ -13,14 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from kernbench.commands import MathClass
-
-if TYPE_CHECKING:
-    from kernbench.hardware import SipSpec
 
 
 class Reads(Enum):
@@ -205,17 +195,6 @@ def rule_of(func: Any) -> CostRule:
     return CostRule(work=((_SIMPLE, 1),)) if torch.Tag.pointwise in func.tags else _UNKNOWN
 
 
-_IN_REGISTERS = 1024
-"""Elements of a row."""
-_IN_SHARED_MEMORY = 48 << 10
-"""Bytes that a block has without asking for more."""
-_BLOCKS_PER_PE = 2
-"""The blocks of a PE, each of 1024 threads with a row of their own."""
-_SOFTMAX = {"aten._softmax": (1, 3), "aten._log_softmax": (1, 3)}
-_BACKWARD = {"aten._softmax_backward_data": (2, 2), "aten._log_softmax_backward_data": (2, 2)}
-_READS = _SOFTMAX | _BACKWARD
-"""The tensors that each operation reads, with the dim after them, and how often it reads long
-rows."""
 _NORMS_BACKWARD = frozenset(
     {"aten.native_layer_norm_backward", "aten.native_group_norm_backward"}
     | {"aten._fused_rms_norm_backward"}
@@ -223,27 +202,7 @@ _NORMS_BACKWARD = frozenset(
 """Gradients of inputs and of weights are kernels of their own, which read the same tensors."""
 
 
-def reads_of_rows(name: str, args: Any, sip: SipSpec) -> float:
-    """Return how many times an operation reads its operands from HBM; 1 if they are not rows."""
-    if name in _NORMS_BACKWARD:
-        wanted = args[-1]
-        return 2.0 if isinstance(wanted, (list, tuple)) and any(wanted[1:]) else 1.0
-    if name not in _READS:
-        return 1.0
-    num_tensors, most = _READS[name]
-    x, dim = args[0], args[num_tensors]
-    if x.is_nested or not x.dim() or dim % x.dim() != x.dim() - 1:
-        return 1.0
-    row_bytes = x.shape[-1] * x.element_size()
-    if x.shape[-1] <= _IN_REGISTERS or row_bytes <= _IN_SHARED_MEMORY:
-        return 1.0
-    under_way = min(x.numel() // x.shape[-1], sip.num_pes * _BLOCKS_PER_PE)
-    return 1.0 + (most - 1) * _missed(num_tensors * under_way * row_bytes, sip)
-
-
-def _missed(num_bytes: int, sip: SipSpec) -> float:
-    """Return the share that HBM brings again: none of what the cache holds, all of twice that."""
-    if sip.cache is None:
-        return 1.0
-    held = float(sip.cache.capacity_mib) * 2**20 * float(sip.cache.retained_share)
-    return min(max(num_bytes / held - 1, 0.0), 1.0)
+def reads_of_rows(name: str, args: Any) -> int:
+    """Return how many times an operation reads its operands."""
+    wanted = args[-1] if name in _NORMS_BACKWARD else None
+    return 2 if isinstance(wanted, (list, tuple)) and any(wanted[1:]) else 1

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, channels_last, channels_last_3d
 
-from kernbench.library_kernels import ELEMENTS_OF_BLOCK, kept_share
+from kernbench.library_kernels import aten, kept_share
 
 if TYPE_CHECKING:
     from kernbench.hardware import SipSpec
@@ -35,13 +35,20 @@ def are_unlike(tensors: Iterable[Any]) -> bool:
 
     So they are where dtypes differ, apart from masks, or where one is broadcast or transposed.
     """
-    first, *others = [each for each in tensors if isinstance(each, Tensor) and each.dim()] or [None]
+    first, *others = [each for each in tensors if isinstance(each, Tensor) and _counts(each)] or [
+        None
+    ]
     return first is not None and any(
         each.numel() != first.numel()
         or (each.dtype != first.dtype and torch.bool not in (each.dtype, first.dtype))
         or _steps(each) != _steps(first)
         for each in others
     )
+
+
+def _counts(tensor: Tensor) -> bool:
+    """Return whether an operand is one to a kernel: a number on the host becomes an argument."""
+    return bool(tensor.dim()) or tensor.device.type != "cpu"
 
 
 def spread_bytes(operands: Iterable[Any], result: Any) -> int:
@@ -74,7 +81,7 @@ def _spread(operand: Tensor, shape: tuple[int, ...], order: list[int]) -> float:
     memory in this order, the nearest first.
     """
     elements = math.prod(shape)
-    count = min(ELEMENTS_OF_BLOCK, elements)
+    count = min(aten.ELEMENTS_OF_BLOCK, elements)
     first = (elements - count) // 2
     left = np.arange(first, first + count)
     places = np.zeros(count, dtype=np.int64)

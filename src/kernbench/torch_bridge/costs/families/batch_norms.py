@@ -1,11 +1,14 @@
-"""Norms over the batch, by the kernels of the vendor."""
+"""Norms over the batch, by the kernels of the vendor or by PyTorch's own."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernbench.library_kernels import by_channel
+from torch import float32
+
+from kernbench.library_kernels import aten, by_channel
 from kernbench.library_kernels import streamed as of_stream
+from kernbench.torch_bridge.costs.families import blocks
 from kernbench.torch_bridge.costs.families.streams import moved
 from kernbench.torch_bridge.costs.library import timing_of_library
 from kernbench.torch_bridge.costs.registry import Family
@@ -26,12 +29,18 @@ class _Norm(NamedTuple):
     """How many have a block of threads each; 0 where all are one stream."""
 
 
-def _key(costs: OperationCosts, call: Call) -> _Norm | None:
+def _key(costs: OperationCosts, call: Call) -> _Norm | blocks.Blocks | None:
     """Return the kernel of a call; None where the machine has no such kernel.
+
+    The vendor's are for norms with weights. Of those of planes that train, float32 is known by its
+    blocks; other dtypes by what was fitted to them.
 
     Kernels that take a plane at a time, and those that sum up first, reach less of HBM's bandwidth
     than a stream; those that do both have a block of threads for each channel.
     """
+    by_blocks = blocks.key(costs, call) if plain_name(call.func) == blocks.BATCH_NORM else None
+    if by_blocks is not None:
+        return by_blocks
     rule, image = rule_of(call.func), call.args[0]
     trains = rule.has_second_pass(call.args)
     kernel = f"batch_norm{'_train' * trains}{'_planar' * is_planar(image)}"
@@ -39,10 +48,18 @@ def _key(costs: OperationCosts, call: Call) -> _Norm | None:
         return None
     by_plane = trains and is_planar(image)
     channels = (image.shape[1] if image.dim() > 1 else 1) if by_plane else 0
-    return _Norm(kernel, moved(rule, call, costs.machine.sip_at(call.sip_id)), channels)
+    moves = moved(rule, call)
+    if channels and image.dtype == float32:
+        architecture = costs.machine.spec.cuda_architecture or 0
+        return blocks.Blocks((), (aten.by_channel(channels, *moves, architecture),))
+    return _Norm(kernel, moves, channels)
 
 
-def _kernels(costs: OperationCosts, name: str, norm: _Norm, sip_id: int) -> OperationTiming:
+def _kernels(
+    costs: OperationCosts, name: str, norm: _Norm | blocks.Blocks, sip_id: int
+) -> OperationTiming:
+    if isinstance(norm, blocks.Blocks):
+        return blocks.kernels(costs, name, norm, sip_id)
     assert costs.library is not None
     kernel, (read, written), channels = norm
     if channels:

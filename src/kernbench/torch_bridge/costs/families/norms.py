@@ -1,8 +1,4 @@
-"""Layer norms of PyTorch on GPUs: rows, of a block each, and the gradients of weights.
-
-``vectorized_layer_norm_kernel`` of ATen's ``layer_norm_kernel.cu`` has a block of 128 threads for a
-row, and four elements for a thread. The block combines means and deviations by shuffles within its
-warps, then through shared memory. A row of 40 elements takes as many instructions as one of 512.
+"""Gradients of layer norms of PyTorch on GPUs.
 
 Before 2.0 one block of threads summed 16 columns over all rows (``GammaBetaBackwardCUDAKernel`` of
 ``layer_norm_kernel.cu``), and read means and deviations through one thread of 16 first. Networks
@@ -27,11 +23,6 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.costs.operations import OperationCosts
     from kernbench.torch_bridge.costs.registry import Call
 
-_FORWARD = "aten.native_layer_norm"
-_CYCLES = 380
-"""The cycles of a PE for a block. Fitted to timm's ConvNeXt-Atto-OLS, whose rows have 40 to 320
-elements, on RTX 3090; RTX 4090, RTX 5090 and RTX PRO 6000 ask for 390 to 430
-(docs/model/norms-and-reductions.md)."""
 _BACKWARD, _KERNEL = "aten.native_layer_norm_backward", "aten_norm_weights"
 _WITH_MORE_BLOCKS = (2, 0)
 """The first release whose blocks read means and deviations by all their threads (PyTorch, pull
@@ -48,23 +39,10 @@ class _Norm(NamedTuple):
 
 def _key(costs: OperationCosts, call: Call) -> _Norm:
     *copies, stream = streams.key(costs, call)
-    sums = None
-    if call.name == _FORWARD:
-        stream = stream._replace(waits_ps=_rows_ps(costs, call))
-    else:
-        sums = _sums(costs, call)
-        if sums is not None:
-            stream = stream._replace(read=stream.read // 2)
+    sums = _sums(costs, call)
+    if sums is not None:
+        stream = stream._replace(read=stream.read // 2)
     return _Norm((*copies, stream), sums)
-
-
-def _rows_ps(costs: OperationCosts, call: Call) -> int:
-    """Return how long a device issues the blocks of a layer norm's rows; 0 where it has none."""
-    if costs.library is None:
-        return 0
-    sip = costs.machine.sip_at(call.sip_id)
-    rows = call.args[0].numel() // max(prod(call.args[1]), 1)
-    return sip.cycles_ps(-(-rows // sip.num_pes) * _CYCLES)
 
 
 def _sums(costs: OperationCosts, call: Call) -> tuple[int, int, int] | None:
@@ -88,6 +66,4 @@ def _kernels(costs: OperationCosts, name: str, norm: _Norm, sip_id: int) -> Oper
     return in_turn(timing, timing_of_library(_BACKWARD, (kernel,), sip, costs.library))
 
 
-FAMILY = Family(
-    matches=lambda func: plain_name(func) in (_FORWARD, _BACKWARD), key=_key, kernels=_kernels
-)
+FAMILY = Family(matches=lambda func: plain_name(func) == _BACKWARD, key=_key, kernels=_kernels)

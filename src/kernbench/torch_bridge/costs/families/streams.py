@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernbench.commands import MathClass
-from kernbench.library_kernels import scattered
+from kernbench.library_kernels import aten
 from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes, vector_ps
-from kernbench.torch_bridge.costs.library import timing_of_library
+from kernbench.torch_bridge.costs.library import timing_of_blocks
 from kernbench.torch_bridge.costs.registry import Family
 from kernbench.torch_bridge.costs.rules import Reads, reads_of_rows, rule_of
 from kernbench.torch_bridge.costs.scattered import (
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.costs.operations import OperationCosts
     from kernbench.torch_bridge.costs.registry import Call
     from kernbench.torch_bridge.costs.rules import CostRule
-
-_SCATTERED = "aten_scattered"
 
 
 class Stream(NamedTuple):
@@ -57,7 +55,7 @@ def key(costs: OperationCosts, call: Call) -> Streams:
     if not rule.is_known:
         costs.unknown[call.name] += 1
     given, result = call.given, call.result
-    read, written = moved(rule, call, costs.machine.sip_at(call.sip_id))
+    read, written = moved(rule, call)
     elements = most_elements((*given, result)) if rule.work else 0
     stream = Stream(read, written, elements, rule.work, rule.passes)
     if call.operation.is_elementwise and are_unlike((*given, result)):
@@ -70,9 +68,9 @@ def key(costs: OperationCosts, call: Call) -> Streams:
 def spread_out(costs: OperationCosts, stream: Stream, result: Any, spread: int) -> Stream:
     """Return a stream that makes a result out of elements in so many more bytes of sectors.
 
-    The same stream where the vendor of the machine is not known to have such a kernel.
+    The same stream where kernels are not those of a GPU.
     """
-    if not costs.has_kernel(_SCATTERED):
+    if costs.library is None:
         return stream
     return Stream(stream.read, stream.written, most_elements((result,)), spread=spread)
 
@@ -86,14 +84,14 @@ def copies(costs: OperationCosts, call: Call) -> Iterator[Stream]:
             yield spread_out(costs, copy, each, spread_of_copy(each))
 
 
-def moved(rule: CostRule, call: Call, sip: SipSpec) -> tuple[int, int]:
+def moved(rule: CostRule, call: Call) -> tuple[int, int]:
     """Return the bytes that a stream reads from HBM and writes to it."""
     over, read, written = bytes_of(call)
     if rule.reads is Reads.SOURCES:
         read -= over
     elif rule.reads is Reads.FEW:
         read = without_largest(call.given)
-    read = round(read * reads_of_rows(call.name, call.args, sip))
+    read *= reads_of_rows(call.name, call.args)
     if rule.has_second_pass(call.args):
         read += num_bytes(call.args[each] for each in rule.rereads)
     return read, written
@@ -126,9 +124,7 @@ def kernels(costs: OperationCosts, name: str, streams: Streams, sip_id: int) -> 
 def _timing(costs: OperationCosts, name: str, stream: Stream, sip: SipSpec) -> OperationTiming:
     read, written, elements, work, passes, waits_ps, spread = stream
     if spread is not None:
-        assert costs.library is not None
-        kernel = scattered(_SCATTERED, elements, read, written, spread)
-        return timing_of_library(name, (kernel,), sip, costs.library)
+        return timing_of_blocks(name, (aten.unlike(elements, read, written, spread),), sip)
     math_ps = passes * vector_ps(sip, dict(work), elements)
     of_math = {cost.value: passes * elements * count for cost, count in work}
     return timing_by_bytes(name, sip, passes * read, written, math_ps, waits_ps, of_math)
