@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -128,17 +129,20 @@ class Assignments:
 
     def meet(self, module: ModuleType) -> None:
         """Watch the registries of a module that all share."""
+        self._watch(self._tables_of(module))
+
+    def _tables_of(self, module: ModuleType) -> Iterator[Table]:
         if is_machinery(module.__name__) or not self._owners.is_shared(module):
             return
         registries, owners = registries_of(module), self._owners
-        made: list[Table] = []
         for function in registries.dispatching:
             registry = gc.get_referents(function.registry)[0]
-            made.append(Dispatching(registry, owners, function))
-        made.extend(table_of(each, owners) for each in registries.containers)
+            yield Dispatching(registry, owners, function)
+        for each in registries.containers:
+            yield table_of(each, owners)
         if registries.names:
-            made.append(Assigned(module, registries.names, owners))
-        self._watch((*made, *self._expected(module)))
+            yield Assigned(module, registries.names, owners)
+        yield from self._expected(module)
 
     def _watch(self, tables: Iterable[Table]) -> None:
         added: list[Table] = []
@@ -156,9 +160,8 @@ class Assignments:
         """
         self._names = frozenset(name for code in codes_of(program) for name in code.co_names)
         self._packages = frozenset(name.partition(".")[0] for name in self._names)
-        for module in list(sys.modules.values()):
-            if isinstance(module, ModuleType):
-                self.meet(module)
+        modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
+        self._watch(chain.from_iterable(map(self._tables_of, modules)))
 
     def _expected(self, module: ModuleType) -> Iterator[Table]:
         if module.__name__.partition(".")[0] in self._packages:
