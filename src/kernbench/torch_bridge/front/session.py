@@ -49,6 +49,8 @@ class Session:
         """Process ids of those started by ``multiprocessing``."""
         self.said: set[str] = set()
         """Warnings that were already given, once for all processes."""
+        self.for_all: dict[str, None] = {}
+        """Calls of ranks that set something for the real process, which they share."""
         self.unordered: dict[str, None] = {}
         """Where programs used pinned memory while it was being copied."""
         self.left_out_compiling = False
