@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernbench.commands import MathClass
+from kernbench.library_kernels import kept_share
 
 if TYPE_CHECKING:
     from kernbench.hardware import SipSpec
@@ -238,12 +239,4 @@ def reads_of_rows(name: str, args: Any, sip: SipSpec) -> float:
     if x.shape[-1] <= _IN_REGISTERS or row_bytes <= _IN_SHARED_MEMORY:
         return 1.0
     under_way = min(x.numel() // x.shape[-1], sip.num_pes * _BLOCKS_PER_PE)
-    return 1.0 + (most - 1) * _missed(num_tensors * under_way * row_bytes, sip)
-
-
-def _missed(num_bytes: int, sip: SipSpec) -> float:
-    """Return the share that HBM brings again: none of what the cache holds, all of twice that."""
-    if sip.cache is None:
-        return 1.0
-    held = float(sip.cache.capacity_mib) * 2**20 * float(sip.cache.retained_share)
-    return min(max(num_bytes / held - 1, 0.0), 1.0)
+    return 1.0 + (most - 1) * (1 - kept_share(num_tensors * under_way * row_bytes, sip))

@@ -69,4 +69,6 @@ def _kernels(
     return timing_of_library(name, [launch], costs.machine.sip_at(sip_id), costs.library)
 
 
-FAMILY = Family(matches=lambda func: plain_name(func) in TRAINS, key=_key, kernels=_kernels)
+FAMILY: Family[_Norm | blocks.Blocks] = Family(
+    matches=lambda func: plain_name(func) in TRAINS, key=_key, kernels=_kernels
+)
