@@ -37,7 +37,7 @@ class Windows:
     strides: tuple[int, ...]
     itemsize: int
     read_bytes: int
-    """Of the planes, each element once."""
+    """Bytes of the planes, each element once."""
     written_bytes: int
     threads: int
 

@@ -81,7 +81,7 @@ _GLUON_CAPABILITY = 90
 
 
 _HIP_STAGES = 2
-"""Of a launch that names none. Source: ``HIPOptions`` of Triton's backend for AMD."""
+"""The stages of a launch that names none. Source: ``HIPOptions`` of Triton's backend for AMD."""
 
 
 class BadOptionError(UsageError, AssertionError):

@@ -47,7 +47,7 @@ _BY_GRAPH = (2, 0)
 _VOLUMES = 5
 """Dims of the weight of a convolution of volumes."""
 _THREADS = 1024
-"""Of a block of ATen's depthwise kernel."""
+"""Threads of a block of ATen's depthwise kernel."""
 
 
 class _Passes(NamedTuple):
