@@ -20,8 +20,8 @@ demo: $(VENV)/run.stamp ## run the tensor-parallel MLP on four simulated devices
 test: $(VENV)/torch.stamp $(VENV)/readers.stamp ## run the whole test suite, PyTorch programs included
 	$(BIN)/python -m pytest -n 2 -q
 
-test-all: $(VENV)/torch.stamp $(VENV)/readers.stamp ## run the tests of campaigns, too: weekly, and before a release
-	$(BIN)/python -m pytest -n 2 -q --campaigns
+test-all: $(VENV)/torch.stamp $(VENV)/readers.stamp ## run the tests of campaigns, too, the last test first: weekly, and before a release
+	$(BIN)/python -m pytest -n 2 -q --campaigns --backwards
 
 browser: ## install Chromium for the tests of pages, where apt-get can; without it they are skipped
 	@command -v chromedriver >/dev/null || timeout 300 sh -c 'apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver' >/dev/null 2>&1 || echo "no browser could be installed: the tests of pages are skipped"

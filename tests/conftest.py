@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--campaigns", action="store_true", help="run what is marked as a campaign, too"
     )
+    parser.addoption("--backwards", action="store_true", help="run the last test first")
 
 
 def marked_decisions(item: pytest.Item) -> list[str]:
@@ -125,6 +126,8 @@ def collects_own() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--backwards"):
+        items.reverse()
     for item in items:
         if item.path.as_posix().endswith(SLOW_FILES):
             item.add_marker("slow")

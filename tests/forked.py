@@ -27,6 +27,8 @@ BENCHES = ("kernbench.cli.app", "kernbench.ops", "kernbench.triton_backend", "ke
 """What a bench needs."""
 PYTORCH = (*BENCHES, "kernbench.torch_bridge.front.programs")
 """What a PyTorch program needs; its compiler it imports itself."""
+COMPILER = (*PYTORCH, "torch._inductor.compile_fx")
+"""What one needs that compiles, and says nothing of first imports."""
 
 
 def run_forked(

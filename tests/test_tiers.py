@@ -22,3 +22,15 @@ def test_campaigns_run_where_asked_for(options: list[str], is_run: bool) -> None
         [*command, *options], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert (CAMPAIGN in done.stdout) is is_run
+
+
+def test_order_can_be_turned_round() -> None:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/test_tiers.py"]
+    forwards, backwards = (
+        subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, check=True)
+        .stdout.partition("\n\n")[0]
+        .splitlines()
+        for options in ([], ["--backwards"])
+    )
+    assert len(forwards) > 1
+    assert backwards == forwards[::-1]

@@ -27,7 +27,7 @@ from pydantic_core import from_json
 from kernbench.errors import KernbenchError, UsageError
 
 MOST_YAML_BYTES = 1 << 19
-"""Of a text in YAML: Python takes some seconds to read it."""
+"""The longest text in YAML: Python takes some seconds to read it."""
 MOST_JSON_BYTES = 16 << 20
 MOST_CSV_BYTES = 256 << 20
 _MOST_NODES = 200_000

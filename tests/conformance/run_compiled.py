@@ -104,14 +104,7 @@ def run(every: int, first: int, folder: Path) -> dict[str, Outcome]:
 
 def run_once(numbers: list[int], path: Path, folder: Path) -> str:
     """Run the program until it ends, or writes nothing for long; return what it printed."""
-    command = [sys.executable, "-m", "kernbench", "torchrun", "--machine", "h100-sxm", str(PROGRAM)]
-    command += [*map(str, numbers), str(path)]
-    environment = {
-        **os.environ,
-        "KERNBENCH_COMPILE": "inductor",
-        "OMP_NUM_THREADS": "1",
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-    }
+    command, environment = command_of(numbers, path, folder)
     log = folder / "log"
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
@@ -129,6 +122,19 @@ def run_once(numbers: list[int], path: Path, folder: Path) -> str:
                 process.kill()
                 process.wait()
             return log.read_text()
+
+
+def command_of(numbers: list[int], path: Path, folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the command that runs the program, and its environment."""
+    command = [sys.executable, "-m", "kernbench", "torchrun", "--machine", "h100-sxm", str(PROGRAM)]
+    command += [*map(str, numbers), str(path)]
+    environment = {
+        **os.environ,
+        "KERNBENCH_COMPILE": "inductor",
+        "OMP_NUM_THREADS": "1",
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+    }
+    return command, environment
 
 
 def cpu_s(pid: int) -> float:

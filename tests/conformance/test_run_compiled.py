@@ -11,6 +11,7 @@ import pytest
 
 from tests.conformance import run_compiled
 from tests.conformance.report import Outcome
+from tests.forked import COMPILER, run_forked
 
 torch = pytest.importorskip("torch")
 
@@ -78,7 +79,13 @@ def test_results_that_differ_are_found(program: ModuleType) -> None:
 
 
 @pytest.mark.slow
-def test_one_operation_passes_compiled(tmp_path: Path) -> None:
+def test_one_operation_passes_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_once(numbers: list[int], path: Path, folder: Path) -> str:
+        """Run the program as the campaign does, where the compiler is imported."""
+        command, environment = run_compiled.command_of(numbers, path, folder)
+        return run_forked(*command[2:], env=environment, imports=COMPILER).stderr
+
+    monkeypatch.setattr(run_compiled, "run_once", run_once)
     found = run_compiled.run(100_000, 2, tmp_path)
     assert {each.outcome for each in found.values()} == {"passed"}
     assert any("forward" in case for case in found)

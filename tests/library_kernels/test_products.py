@@ -162,3 +162,29 @@ def test_skewed_groups_take_about_the_time_of_a_serving_stacks_experts(
     slower, of_experts = ours_us(uneven) / ours_us(even), experts_us(uneven) / experts_us(even)
     assert slower >= 1
     assert slower == pytest.approx(of_experts, abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "measured_us"),
+    [(32768, 32768, 32, 2590), (256, 256, 524288, 1300), (16384, 768, 2048, 1040)],
+)
+def test_float32_products_of_short_and_long_k_take_as_long_as_measured(
+    m: int, n: int, k: int, measured_us: float
+) -> None:
+    """KernelBench level1/9, 6 and 10 at 6e6fca9c, on an H100."""
+    product = Product(m=m, n=n, k=k, dtype="float32", itemsize=4, out_bytes=4)
+    sip = load_machine("h100-sxm", 1).sip
+    chosen = product_kernels(product, sip, load_library("sm90"))
+    assert chosen.total_us == pytest.approx(measured_us, rel=0.1)
+
+
+def test_a_float32_product_of_short_k_multiplies_and_then_stores() -> None:
+    product = Product(m=32768, n=32768, k=32, dtype="float32", itemsize=4, out_bytes=4)
+    time_ = product_kernels(product, SIP, LIBRARY).times[0]
+    assert time_.tiles_us >= time_.tensor_us + product.distinct[2] / 2039e3
+
+
+def test_a_long_k_fills_all_pes_with_as_many_tiles_as_they_hold() -> None:
+    product = Product(m=256, n=256, k=131072, dtype="float32", itemsize=4, out_bytes=4)
+    main = product_kernels(product, SIP, LIBRARY).kernels[0]
+    assert SIP.num_pes * (main.resident - 1) < main.num_tiles <= SIP.num_pes * main.resident

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import atexit
 import json
 import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,29 @@ def simulated(
             hash_seeds=hash_seeds,
         )
     return context
+
+
+def cases_of(
+    program: str, marked: Iterable[tuple[Any, Sequence[str]]], other: Sequence[str]
+) -> list[Any]:
+    """Return the cases of a program for a parametrized test: its functions without parameters.
+
+    Each has the marks beside which its name stands; ``other`` are those that other tests run.
+    """
+    import pytest
+
+    names = [
+        each.name
+        for each in ast.parse((PROGRAMS / program).read_text()).body
+        if isinstance(each, ast.FunctionDef)
+        and not each.args.args
+        and not each.name.startswith("_")
+        and each.name not in other
+    ]
+    marks = {name: [mark for mark, cases in marked if name in cases] for name in names}
+    unknown = {name for _, cases in marked for name in cases} - marks.keys()
+    assert not unknown, unknown
+    return [pytest.param(name, marks=marks[name], id=name) for name in names]
 
 
 def real(program: str | Path, *args: object, nprocs: int = 1) -> None:

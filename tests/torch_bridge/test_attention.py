@@ -102,9 +102,15 @@ def test_attention_takes_as_long_with_data_as_without(masked: bool) -> None:
     assert [name for name, _ in with_data] == [kind, f"{kind}_backward"]
 
 
+OTHER_COMPILED = ("policies", "steps", "written_out")
+
+
 @pytest.mark.adr("0220-D3")
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["policies", "steps", "dropout", "written_out"])
+@pytest.mark.parametrize(
+    "case",
+    ["dropout", *(pytest.param(case, marks=pytest.mark.campaign) for case in OTHER_COMPILED)],
+)
 def test_compiled_graphs_have_the_same_operations(tmp_path: Path, case: str) -> None:
     args = {"steps": ("False",), "dropout": ("bfloat16",)}.get(case, ())
     kernels = compiled(tmp_path, case, *args)

@@ -13,14 +13,50 @@ torch = pytest.importorskip("torch")
 
 from kernbench.report import write_trace  # noqa: E402
 from kernbench.torch_bridge.placement.moves import UNDER_WAY  # noqa: E402
-from tests.torch_bridge.running import assert_same_bits, simulated  # noqa: E402
+from tests.torch_bridge.running import assert_same_bits, cases_of, simulated  # noqa: E402
 
 run = partial(simulated, "graphs.py")
 
 
-@pytest.mark.adr("0094-D1")
-def test_results_hold_nothing_until_the_first_replay_and_then_those_of_the_inputs() -> None:
-    run("results_hold_nothing_until_the_first_replay_and_then_those_of_the_inputs")
+MARKED = (
+    (
+        pytest.mark.adr("0094-D1"),
+        (
+            "results_hold_nothing_until_the_first_replay_and_then_those_of_the_inputs",
+            "the_host_and_other_streams_work_on_during_a_capture",
+        ),
+    ),
+    (
+        pytest.mark.adr("0094-D3"),
+        (
+            "what_the_host_would_wait_for_is_refused_in_a_capture",
+            "a_capture_that_has_failed_leaves_the_program_as_it_was",
+            "wrong_use_of_a_graph_is_a_runtime_error_that_says_what_to_do",
+        ),
+    ),
+    (
+        pytest.mark.adr("0094-D4"),
+        (
+            "random_numbers_are_drawn_anew_at_each_replay_as_if_eager",
+            "a_state_that_depends_on_replays_is_refused_in_a_capture",
+        ),
+    ),
+    (pytest.mark.adr("0094-D5"), ("memory_of_a_capture_is_the_graphs_until_it_is_gone",)),
+)
+OTHER = (
+    "branches_of_a_graph_wait_for_each_other_as_captured",
+    "an_empty_graph_is_a_warning",
+    "triton_kernels_are_captured_and_replayed",
+    "graphed_callables_compute_what_they_did_forward_and_backward",
+    "a_capture_that_nobody_ends_ends_with_the_run",
+    "a_trace_draws_the_arrow_of_a_graphs_launch_to_its_first_operation",
+)
+"""Cases that other tests run."""
+
+
+@pytest.mark.parametrize("case", cases_of("graphs.py", MARKED, OTHER))
+def test_a_graph_does_what_is_said(case: str) -> None:
+    run(case)
 
 
 @pytest.mark.adr("0094-D1")
@@ -28,11 +64,6 @@ def test_results_hold_nothing_until_the_first_replay_and_then_those_of_the_input
 @pytest.mark.filterwarnings("ignore:This instance was constructed with capturable")
 def test_a_training_step_that_is_captured_whole_trains_as_the_eager_one(optimizer: str) -> None:
     run("a_training_step_that_is_captured_whole_trains_as_the_eager_one", optimizer)
-
-
-@pytest.mark.adr("0094-D1")
-def test_the_host_and_other_streams_work_on_during_a_capture() -> None:
-    run("the_host_and_other_streams_work_on_during_a_capture")
 
 
 @pytest.mark.adr("0094-D2")
@@ -65,29 +96,9 @@ def test_branches_of_a_graph_wait_for_each_other_as_captured() -> None:
     assert copy.starts_ps[0] < product.ends_ps[0] < copy.ends_ps[0] == add.starts_ps[0]
 
 
-@pytest.mark.adr("0094-D3")
-def test_what_the_host_would_wait_for_is_refused_in_a_capture() -> None:
-    run("what_the_host_would_wait_for_is_refused_in_a_capture")
-
-
-@pytest.mark.adr("0094-D3")
-def test_a_capture_that_has_failed_leaves_the_program_as_it_was() -> None:
-    run("a_capture_that_has_failed_leaves_the_program_as_it_was")
-
-
-@pytest.mark.adr("0094-D3")
-def test_wrong_use_of_a_graph_is_a_runtime_error_that_says_what_to_do() -> None:
-    run("wrong_use_of_a_graph_is_a_runtime_error_that_says_what_to_do")
-
-
 def test_an_empty_graph_is_a_warning() -> None:
     with pytest.warns(UserWarning, match="The CUDA Graph is empty"):
         run("an_empty_graph_is_a_warning")
-
-
-@pytest.mark.adr("0094-D4")
-def test_random_numbers_are_drawn_anew_at_each_replay_as_if_eager() -> None:
-    run("random_numbers_are_drawn_anew_at_each_replay_as_if_eager")
 
 
 @pytest.mark.adr("0094-D4")
@@ -101,20 +112,6 @@ def test_generators_share_states_inside_of_a_capture_and_outside(
     if data:
         # Of a run without data nobody knows them; that they were drawn shows in the offsets.
         assert assert_same_bits(found, [list(pair) for pair in expected]) == 6
-
-
-@pytest.mark.adr("0094-D4")
-def test_a_state_that_depends_on_replays_is_refused_in_a_capture() -> None:
-    run("a_state_that_depends_on_replays_is_refused_in_a_capture")
-
-
-def test_a_wrong_state_of_a_generator_is_refused() -> None:
-    run("a_wrong_state_of_a_generator_is_refused")
-
-
-@pytest.mark.adr("0094-D5")
-def test_memory_of_a_capture_is_the_graphs_until_it_is_gone() -> None:
-    run("memory_of_a_capture_is_the_graphs_until_it_is_gone")
 
 
 @pytest.mark.adr("0094-D1")
@@ -138,10 +135,6 @@ def test_graphed_callables_compute_what_they_did_forward_and_backward(data: bool
     assert [launches.count(f"graph {number}") for number in (1, 2)] == [3, 3]
     # Inputs and gradients of results come to where the graphs read them; the state, to the copy.
     assert launches.count("aten.copy_") == 3 + 3 + 4
-
-
-def test_profiles_show_the_operations_of_a_graph_under_its_launch() -> None:
-    run("profiles_show_the_operations_of_a_graph_under_its_launch")
 
 
 def test_what_a_graph_holds_can_be_written_to_a_file(tmp_path: Path) -> None:

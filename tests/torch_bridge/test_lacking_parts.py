@@ -14,14 +14,43 @@ torch = pytest.importorskip("torch")
 
 from kernbench.errors import DeadlockError  # noqa: E402
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError  # noqa: E402
-from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
+from tests.torch_bridge.running import PROGRAMS, cases_of, simulated  # noqa: E402
 
 run = partial(simulated, "lacking_parts.py")
 
 
-@pytest.mark.adr("0077-D1")
-def test_a_part_that_devices_lack_is_refused_by_the_name_that_was_called() -> None:
-    run("a_part_that_devices_lack_is_refused_by_the_name_that_was_called")
+MARKED = (
+    (
+        pytest.mark.adr("0077-D1"),
+        (
+            "a_part_that_devices_lack_is_refused_by_the_name_that_was_called",
+            "asking_whether_a_part_exists_is_answered",
+        ),
+    ),
+    (
+        pytest.mark.adr("0077-D3"),
+        (
+            "ranks_share_queues_and_locks_with_what_spawned_them",
+            "ranks_share_what_a_manager_of_their_parent_serves",
+        ),
+    ),
+)
+OTHER = (
+    "an_operator_without_a_kernel_is_refused",
+    "an_operation_of_gpus_only_is_refused",
+    "waiting_for_what_nobody_puts_in_a_queue_ends_at_once",
+    "a_process_keeps_to_its_fraction_of_a_device",
+    "splitting_a_group_gives_each_rank_the_group_of_its_ranks",
+    "fsdp1_takes_the_number_of_a_device",
+    "gradients_that_show_ddps_buckets_are_on_the_device",
+    "each_fast_attention_of_cuda_may_be_asked_for",
+)
+"""Cases that other tests run."""
+
+
+@pytest.mark.parametrize("case", cases_of("lacking_parts.py", MARKED, OTHER))
+def test_a_part_works_or_is_refused(case: str) -> None:
+    run(case)
 
 
 @pytest.mark.adr("0077-D1")
@@ -31,11 +60,6 @@ def test_an_operator_without_a_kernel_is_refused() -> None:
         run("an_operator_without_a_kernel_is_refused")
     with pytest.raises(UnsupportedTorchError, match=r"aten._fused_dropout: .* for GPUs only"):
         run("an_operation_of_gpus_only_is_refused")
-
-
-@pytest.mark.adr("0077-D1")
-def test_asking_whether_a_part_exists_is_answered() -> None:
-    run("asking_whether_a_part_exists_is_answered")
 
 
 @pytest.mark.adr("0061-D4")
@@ -52,10 +76,6 @@ def test_what_only_a_cuda_build_has_is_hidden_while_a_program_runs(
     run("what_only_a_cuda_build_has_is_hidden_while_a_program_runs", *names)
     assert all(getattr(torch._C, name) is ask_the_driver for name in names)
     assert torch.backends.cudnn.is_available()
-
-
-def test_what_a_device_can_answer_is_answered() -> None:
-    run("what_a_device_can_answer_is_answered")
 
 
 def test_what_generated_code_asks_of_a_cuda_build_is_answered() -> None:
@@ -76,14 +96,6 @@ def test_a_guard_of_a_device_is_the_programs_after_something_was_compiled(tmp_pa
     assert ended.returncode == 0, ended.stderr
 
 
-def test_sparse_and_nested_tensors_of_a_device_run() -> None:
-    run("sparse_and_nested_tensors_of_a_device_run")
-
-
-def test_generators_of_a_device_give_the_same_numbers_again() -> None:
-    run("generators_of_a_device_give_the_same_numbers_again")
-
-
 def test_a_process_keeps_to_its_fraction_of_a_device() -> None:
     with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
         run(
@@ -100,11 +112,6 @@ def test_splitting_a_group_gives_each_rank_the_group_of_its_ranks() -> None:
 
 
 @pytest.mark.adr("0077-D3")
-def test_ranks_share_queues_and_locks_with_what_spawned_them() -> None:
-    run("ranks_share_queues_and_locks_with_what_spawned_them")
-
-
-@pytest.mark.adr("0077-D3")
 def test_a_manager_serves_the_threads_of_a_rank_as_a_real_one_does(tmp_path: Path) -> None:
     real = [sys.executable, str(PROGRAMS / "managed.py"), f"{tmp_path}/real"]
     subprocess.run(real, check=True, timeout=100)
@@ -113,19 +120,9 @@ def test_a_manager_serves_the_threads_of_a_rank_as_a_real_one_does(tmp_path: Pat
 
 
 @pytest.mark.adr("0077-D3")
-def test_ranks_share_what_a_manager_of_their_parent_serves() -> None:
-    run("ranks_share_what_a_manager_of_their_parent_serves")
-
-
-@pytest.mark.adr("0077-D3")
 def test_waiting_for_what_nobody_puts_in_a_queue_ends_at_once() -> None:
     with pytest.raises(DeadlockError):
         run("waiting_for_what_nobody_puts_in_a_queue_ends_at_once")
-
-
-def test_a_loader_is_made_again_from_its_signature_and_attributes() -> None:
-    """As Lightning does, to give it another sampler."""
-    run("a_loader_is_made_again_from_its_signature_and_attributes")
 
 
 def test_fsdp1_takes_the_number_of_a_device() -> None:
@@ -162,18 +159,6 @@ def test_functions_may_say_where_storages_are_loaded(data: bool) -> None:
     )
 
 
-def test_tensors_of_several_shapes_compute_as_on_the_host() -> None:
-    run("tensors_of_several_shapes_compute_as_on_the_host")
-
-
-def test_masked_tensors_say_where_they_are() -> None:
-    run("masked_tensors_say_where_they_are")
-
-
-def test_streams_and_events_of_any_device_are_the_simulated_ones() -> None:
-    run("streams_and_events_of_any_device_are_the_simulated_ones")
-
-
 def test_each_fast_attention_of_cuda_may_be_asked_for() -> None:
     kinds = ("flash", "cudnn", "math")
     flags = [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in kinds]
@@ -182,7 +167,3 @@ def test_each_fast_attention_of_cuda_may_be_asked_for() -> None:
     assert names.count("aten._scaled_dot_product_flash_attention") == 2
     assert names.count("aten._scaled_dot_product_efficient_attention") == 2
     assert flags == [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in kinds]
-
-
-def test_what_is_asked_of_any_accelerator_is_what_cuda_says() -> None:
-    run("what_is_asked_of_any_accelerator_is_what_cuda_says")

@@ -110,7 +110,7 @@ def errors_of(source: str, planted: int, backend: str) -> dict[int, Exception]:
 
 
 @pytest.mark.adr("0121-D1")
-@settings(max_examples=45, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     name=st.sampled_from([*OWN, *OF_PYTORCH]),
     planted=st.integers(0, 3),
@@ -126,7 +126,7 @@ def test_a_call_that_is_wrong_by_itself_ends_its_own_rank(
 
 
 @pytest.mark.adr("0121-D2")
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     name=st.sampled_from([*ODD]),
     planted=st.integers(0, 3),
@@ -142,7 +142,7 @@ def test_a_call_that_differs_from_the_others_is_named(
 
 
 @pytest.mark.adr("0121-D3")
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     name=st.sampled_from([*EXCHANGES]),
     planted=st.integers(0, 3),

@@ -56,7 +56,7 @@ def programs(draw: st.DrawFn) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.adr("0094-D1")
 @settings(
-    max_examples=40,
+    max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

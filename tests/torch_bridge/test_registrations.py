@@ -125,3 +125,39 @@ def test_mistakes_are_errors_of_their_rank(
     found = caught.value.exceptions[0]
     assert isinstance(found, error)
     assert text in str(found)
+
+
+OPAQUE = """
+from torch._library.opaque_object import OpaqueBase, is_opaque_value_type, register_opaque_type
+
+class Name(OpaqueBase):
+    def __init__(self, text):
+        self.text = text
+
+    def __eq__(self, other):
+        return isinstance(other, Name) and self.text == other.text
+
+    def __hash__(self):
+        return hash(self.text)
+
+    def __fx_repr__(self):
+        return f"Name({self.text!r})", {"Name": Name}
+
+assert not is_opaque_value_type(Name)
+register_opaque_type(Name, typ="value", hoist=True)
+assert is_opaque_value_type(Name)
+try:
+    register_opaque_type(Name, typ="value")
+except RuntimeError as error:
+    print("once per process:", error)
+"""
+
+
+def test_each_rank_registers_opaque_types_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "opaque.py"
+    program.write_text(OPAQUE)
+    simulated(program, nprocs=2)
+    said = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in said] == ["once per process"] * 2

@@ -56,7 +56,14 @@ NEVER = {
 @pytest.mark.adr("0120-D3")
 @pytest.mark.adr("0120-D4")
 @pytest.mark.adr("0120-D5")
-@pytest.mark.parametrize("case", NEVER)
+@pytest.mark.parametrize(
+    "case",
+    [
+        # That looks at it for 30 simulated seconds.
+        pytest.param(case, marks=pytest.mark.campaign if case == "a_look_at_a_clock" else ())
+        for case in NEVER
+    ],
+)
 def test_a_group_waits_as_long_as_its_timeout_for_who_never_comes(case: str) -> None:
     given_up, doing = NEVER[case]
     if doing.endswith(".*"):

@@ -76,7 +76,7 @@ class _Rows:
     rows: tuple[Row, ...]
     measured: tuple[MeasuredKernels, ...]
     last: list[tuple[tuple[KernelConstants, ...], float]] = field(default_factory=list)
-    """Of each row, the constants that it was modeled with before, and its time."""
+    """The constants that each row was modeled with before, and its time."""
 
     @property
     def times_us(self) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kernbench.accuracy.rows import Answer, Machines, Predictor, Row
-from validation.predictors.clusters import ClusterPredictor
 from validation.predictors.inference import InferencePredictor
 from validation.predictors.layer_ops import PREFIXES, LayerPredictor
 from validation.predictors.training import TrainingPredictor
@@ -13,7 +12,6 @@ class TpPredictor:
     """Predicts a row from layers of the model, run on the row's machine with the source's stack."""
 
     def __init__(self, machines: Machines) -> None:
-        self._clusters = ClusterPredictor(machines)
         inference = InferencePredictor(machines.machine_of)
         training = TrainingPredictor(machines.machine_of)
         layers = LayerPredictor(machines)
@@ -26,8 +24,6 @@ class TpPredictor:
         }
 
     def predict(self, row: Row) -> Answer:
-        if self._clusters.knows(row):
-            return self._clusters.predict(row)
         predictor = self._by_op.get(row.op.partition(":")[0])
         if predictor is None:
             return Answer(None, f"no composition of a {row.op} from layers")

@@ -171,7 +171,22 @@ def _answer_by(program: Program, machine: Machine, folding: Folding | None) -> P
         step_us = program.units_per_step / lines.found * 1e6 if lines.found else 0.0
     host_share = 0.0 if program.of_kernels else _host_share(context, step_us)
     shares = _shares(context, host_share)
-    return ProgramAnswer(step_us=step_us, host_share=host_share, shares=shares)
+    peak_bytes = _peak_bytes(context)
+    return ProgramAnswer(
+        step_us=step_us, host_share=host_share, shares=shares, peak_bytes=peak_bytes
+    )
+
+
+_PEAK = re.compile(r"([\d.]+) GiB reserved of")
+"""As reports say it."""
+
+
+def _peak_bytes(context: RuntimeContext) -> float:
+    """Return what the allocator of the rank that needs most has reserved; 0 where none says it."""
+    lines = [
+        line for each in context.run.remarks for line in (each() if callable(each) else [each])
+    ]
+    return max((float(gib) * 2**30 for line in lines for gib in _PEAK.findall(line)), default=0.0)
 
 
 def _shares(context: RuntimeContext, host_share: float) -> dict[str, float]:

@@ -50,6 +50,8 @@ class ProgramAnswer:
     why_not: str = ""
     shares: Mapping[str, float] = field(default_factory=dict)
     """What the devices' time is of, by kind of kernels (``kernbench.report.kind_of``)."""
+    peak_bytes: float = 0.0
+    """The bytes of the rank whose allocator reserved most; 0 where it is not known."""
 
 
 def forget(path: Path, begins: tuple[str, ...]) -> None:
@@ -90,6 +92,7 @@ class KeptAnswers:
             "host_share": round(answer.host_share, 3),
             "why_not": answer.why_not,
             **({"shares": answer.shares} if answer.shares else {}),
+            **({"peak_bytes": answer.peak_bytes} if answer.peak_bytes else {}),
             "commit": commit(),
             "date": datetime.date.today().isoformat(),
             "id": self._id(program, machine),
@@ -168,6 +171,7 @@ def _answer(line: Mapping[str, Any]) -> ProgramAnswer:
         host_share=line["host_share"],
         why_not=line["why_not"],
         shares=line.get("shares", {}),
+        peak_bytes=line.get("peak_bytes", 0.0),
     )
 
 

@@ -48,7 +48,7 @@ def goals_of(scored: Sequence[Scored], sweeps: Sweeps | None, machines: Machines
     found = [
         *_gemm(run, machines),
         *_others(run, composed),
-        *_clusters(run, composed),
+        *_clusters(run, scored),
         *_speedups(run),
     ]
     if sweeps is not None:
@@ -134,14 +134,14 @@ def beyond_worst(answered: Sequence[Scored]) -> list[Scored]:
     ]
 
 
-def _clusters(answered: Sequence[Scored], composed: Sequence[Scored]) -> Iterable[Goal]:
+def _clusters(answered: Sequence[Scored], scored: Sequence[Scored]) -> Iterable[Goal]:
     """Yield the goal of training steps on many devices, by programs."""
     rows = [each for each in answered if _is_of_cluster(each.row)]
     apart = [each for each in rows if is_apart(each.row)]
     name = "training steps on 64 to 10,752 devices"
     if rows:
         yield _goal(name, rows, 12.0)
-    elif any(_is_of_cluster(each.row) for each in composed):
+    elif any(_is_of_cluster(each.row) for each in scored):
         yield _nothing_run(name, 12.0)
     if apart:
         yield _goal(f"{name}, rows never fitted to", apart, 12.0)
@@ -254,7 +254,7 @@ _OF_COLLECTIVES: tuple[tuple[str, float, Callable[[Row], bool]], ...] = (
     ("all collectives in a node", 7.0, _is_in_a_node),
     ("collectives of L40S and over PCIe", 12.0, _is_over_pcie),
 )
-"""Of collectives, all rows: those between nodes were in view when constants were set."""
+"""Goals of collectives, all rows: those between nodes were in view when constants were set."""
 
 
 def _is_narrow_product(row: Row) -> bool:

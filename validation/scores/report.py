@@ -225,7 +225,6 @@ def _more(
 _COMPOSED = (
     "rows for which nothing was run: formulas have a time for them, in no error of this page"
 )
-_COMPOSED_MEMORY = "memory of a rank in training, GiB, composed by kind: nothing was run"
 
 
 def _outliers(scored: Sequence[Scored]) -> list[tuple[str, list[list[str]]]]:
@@ -262,7 +261,7 @@ def _memories(scored: Sequence[Scored]) -> list[tuple[str, list[list[str]]]]:
     peaks = peaks_of(scored)
     if not peaks:
         return []
-    lines = [["run", "devices", "split", "recomputed", "measured", "composed", "GiB by kind"]]
+    lines = [["run", "devices", "split", "recomputed", "measured", "modeled", "error"]]
     for each in peaks:
         fields = each.row.fields
         split = (f"{name} {fields[name]}" for name in ("fsdp", "dp", "tp", "pp", "cp"))
@@ -273,15 +272,11 @@ def _memories(scored: Sequence[Scored]) -> list[tuple[str, list[list[str]]]]:
                 " ".join(part for part in split if not part.endswith((" ", " 1"))),
                 fields["activation_checkpointing"],
                 f"{each.measured:.1f}",
-                f"{each.composed:.1f}",
-                ", ".join(f"{kind} {gib:.1f}" for kind, gib in each.kinds.items() if gib >= _SHOWN),
+                f"{each.modeled:.1f}",
+                f"{each.modeled / each.measured - 1:+.0%}",
             ]
         )
-    return [(_COMPOSED_MEMORY, lines)]
-
-
-_SHOWN = 0.05
-"""GiB from which a kind of memory is named."""
+    return [("peak memory of a rank in training, GiB", lines)]
 
 
 def render_page(

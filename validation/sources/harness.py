@@ -80,7 +80,7 @@ class MeasuredBy(Entry):
     """How a source measured on a machine: the fields of a :class:`Harness`."""
 
     op: str = ""
-    """Of a table by operations: empty for all others."""
+    """The operation of a table by operations: empty for all others."""
     host_us: float = Field(default=0.0, ge=0)
     fixed_us: float = Field(default=0.0, ge=0)
     weight_buffers: int = Field(default=0, ge=0)
@@ -119,12 +119,12 @@ class ChunkList(Entry):
 _HARNESS = tuple(each.name for each in fields(Harness))
 _FILE = "harness.yaml"
 GEMM = {(each.source, each.machine): each.harness() for each in table(_FILE, "gemm", MeasuredBy)}
-"""By source and machine, empty for all."""
+"""Loops by source and machine, empty for all."""
 MEMBOUND = {
     (each.source, each.machine, each.op): each.harness()
     for each in table(_FILE, "membound", MeasuredBy)
 }
-"""By source, machine and operation, empty for all others."""
+"""Loops by source, machine and operation, empty for all others."""
 
 
 def membound_harness(source: str, machine: str, op: str) -> Harness:

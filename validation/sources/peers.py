@@ -52,12 +52,13 @@ class Host(_OfStack):
 _FILE, _MIB = "peers.yaml", 2**20
 _LIMIT_BYTES = 8 * _MIB
 PEERS = {each.key(): each.changes for each in table(_FILE, "kernels", Kernel)}
-"""By stack, machine and number of ranks: keys of the machine under ``collectives.peer``."""
+"""What a stack has on a machine with so many ranks: keys of the machine under ``collectives.peer``.
+"""
 _LIMITS = {each.key(): each.mib * _MIB for each in table(_FILE, "limits", Limit)}
 """The same: the size from which the library does it, where another than ``_LIMIT_BYTES``."""
 
 _ONE_SHOT = {2: math.inf, 4: 512 * 1024, 8: 256 * 1024}
-"""Of vLLM's kernel, by the most ranks: messages from that size on take two shots.
+"""Limits of vLLM's kernel, by the most ranks: messages from that size on take two shots.
 Source: vLLM, csrc/custom_all_reduce.cuh, which SGLang's is."""
 _OF_VLLM = ("vllm", "sglang")
 

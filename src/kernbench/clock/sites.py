@@ -58,7 +58,7 @@ class _Owners(dict[str, str]):
 
 
 _REFERENCES_OF_COPY = 3
-"""By the frame, by the variable here, and by the call that counts them."""
+"""References of a copy: by the frame, by the variable here, and by the call that counts them."""
 _OWNERS = _Owners()
 """Stacks of PyTorch are deep, and are looked through at each collective."""
 known_owner = _OWNERS.get

@@ -59,6 +59,7 @@ from kernbench.library_kernels.quantize import (
 )
 from kernbench.library_kernels.reuse import AutogradPhase, Reuse
 from kernbench.library_kernels.streams import column_sums, stream
+from kernbench.library_kernels.volumes import volume_launch
 from kernbench.library_kernels.windows import Windows, window_launch
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip, merged
 
@@ -124,6 +125,7 @@ __all__ = [
     "time_blocks",
     "time_kernel",
     "times_of",
+    "volume_launch",
     "wait_us",
     "window_launch",
 ]

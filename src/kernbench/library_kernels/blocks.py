@@ -35,11 +35,11 @@ class Sweep:
     """A loop of each block over bytes of its own."""
 
     loaded_bytes: float
-    """Of a block."""
+    """Bytes that a block loads."""
     under_way: float
     """The bytes of a block that it waits for at a time."""
     stored_bytes: float = 0.0
-    """Of a block; nothing waits for them."""
+    """Bytes that a block stores; nothing waits for them."""
     cached: float = 0.0
     """Share of the loaded bytes that comes from the shared cache."""
     serial_cycles: float = 0.0
@@ -61,13 +61,14 @@ class BlockLaunch:
     most_resident: int | None = None
     """The blocks of a PE by registers or shared memory, where these are fewer than by warps."""
     hbm_read_bytes: float
-    """Of all blocks, each time that they come from HBM."""
+    """Bytes of all blocks, each time that they come from HBM."""
     hbm_written_bytes: float = 0.0
     hbm_share: float = 1.0
-    """Of a stream's bandwidth: less where blocks take short runs of bytes far from each other."""
+    """The share of a stream's bandwidth: less where blocks take short runs of bytes far from each
+    other."""
 
     flops = 0
-    """Of the matrix engines."""
+    """Operations of the matrix engines."""
 
     def resident(self, sip: SipSpec) -> int:
         """Return how many blocks a PE holds at a time."""

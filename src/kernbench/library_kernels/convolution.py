@@ -97,6 +97,10 @@ class Convolution:
     """Whether it is one of the releases of PyTorch before 1.12, and of the cuDNN beside them."""
     dilated: bool = False
     """Whether the elements of a window are apart."""
+    strided: bool = False
+    """Whether windows begin further than an element from each other."""
+    dims: int = 2
+    """Of an image: 3 of a volume."""
     by_graph: bool = True
     """Whether the framework asks cuDNN 8 for a graph of operations, and gets what its engines take
     as it is; else by the calls of version 7, which pad channels to groups of 8."""
@@ -271,11 +275,18 @@ def _launches(conv: Convolution) -> int:
 
 
 def _moves(conv: Convolution, library: KernelLibrary) -> tuple[LibraryKernel, ...]:
-    """Return the launches that rearrange images: two operands, or one and the result."""
+    """Return the launches that rearrange images: two operands, or one and the result.
+
+    Of a strided gradient of float32 each phase makes an image: a pass puts them together.
+    """
     name = "conv_rearrange"
     if conv.itemsize < _WIDE and f"{name}_half" in library.names():
         name = f"{name}_half"
-    return tuple(streamed(name, each, each) for each in (conv.given_bytes, conv.made_bytes))
+    sizes = [conv.given_bytes, conv.made_bytes]
+    is_in_phases = conv.strided and conv.which is ConvolutionPass.TO_INPUT
+    if is_in_phases and conv.planar and conv.itemsize == _WIDE:
+        sizes.append(conv.given_bytes)
+    return tuple(streamed(name, each, each) for each in sizes)
 
 
 def _pads(conv: Convolution) -> tuple[LibraryKernel, ...]:

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kernbench.kernel_time import still_there
 from kernbench.op_log import Energy, WorkCounts, pace_of
 
 if TYPE_CHECKING:
@@ -184,14 +185,8 @@ def makespan(lengths: Sequence[tuple[int, float]], slots: int) -> float:
 
 
 def kept_share(num_bytes: float, sip: SipSpec) -> float:
-    """Return the share of bytes that the cache still holds when they are asked for again.
-
-    All of what its retained share holds, and none of twice as much.
-    """
-    if sip.cache is None:
-        return 0.0
-    kept = float(sip.cache.capacity_mib) * 2**20 * float(sip.cache.retained_share)
-    return min(1.0, max(0.0, 2 - num_bytes / kept))
+    """Return the share of bytes that the cache still holds when they are asked for again."""
+    return 0.0 if sip.cache is None else still_there(num_bytes / sip.cache.held_bytes)
 
 
 def norm_of(times_us: tuple[float, ...], overlap: float) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from kernbench.kernel_time import still_there
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
 
 _OUT_BYTES = 2
@@ -237,7 +238,7 @@ def _missed(problem: MoeProblem, footprint: float) -> float:
     """Return the share of a footprint that the cache does not keep: all of twice what it holds."""
     if not problem.cache_bytes:
         return 1.0
-    return min(max(footprint / problem.cache_bytes - 1, 0.0), 1.0)
+    return 1.0 - still_there(footprint / problem.cache_bytes)
 
 
 def rows_of_tile(load: ExpertLoad, kernels: MoeKernels) -> int:

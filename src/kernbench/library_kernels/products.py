@@ -256,7 +256,7 @@ def _tiled(
         resident=_resident(tile),
         hbm_read_bytes=a * product.a_cold * a_read + b * product.b_cold * b_read,
         hbm_written_bytes=c if split == 1 else 0.0,
-        stores_last=by_vector and split == 1,
+        stores_last=by_vector and split == 1 and product.a_bytes is None,
     )
     return (main,) if split == 1 else (main, _sum_parts(product, split, name, sip))
 

@@ -6,6 +6,7 @@ its maximum first; the second pass finds what the cache still has of it.
 
 from __future__ import annotations
 
+from kernbench.kernel_time import still_there
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
 
 _OVERLAP = 3.0
@@ -58,4 +59,4 @@ def missed_again(rows: int, cols: int, num_pes: int, held_bytes: float) -> float
     twice as many on.
     """
     active = min(rows, num_pes * _BLOCKS_PER_PE) * 2.0 * cols
-    return min(max(active / max(held_bytes, 1.0) - 1, 0.0), 1.0)
+    return 1.0 - still_there(active / max(held_bytes, 1.0))

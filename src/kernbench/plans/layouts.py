@@ -13,11 +13,11 @@ from kernbench.tp import TransformerConfig
 
 GIB = 1 << 30
 _RESERVED = 2 * GIB
-"""Of the device for its context, libraries, buffers of collectives and fragments: assumed."""
+"""The device's bytes for its context, libraries, buffers of collectives and fragments: assumed."""
 _LEAST_OWN_TOKENS = 4096
 """Sequences are split over ranks by itself (CP) where each keeps at least so many tokens."""
 _MOST_TOKENS = 32768
-"""Of a micro-batch, unless a sequence alone has more."""
+"""The most tokens of a micro-batch, unless a sequence alone has more."""
 _MICROBATCHES = (1, 2, 4, 8)
 _VECTOR = 16
 """Columns of the MLP that stands for none."""

@@ -145,7 +145,7 @@ KNOWN = {
 
 
 _MOST = 10**9
-"""Of any size."""
+"""The most that any size may be."""
 
 
 def model_of(given: str) -> ModelShape:

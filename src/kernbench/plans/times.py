@@ -45,19 +45,19 @@ class TimedLayout:
     """Seconds by what takes them; they add up to ``seconds``."""
     seconds: float
     tokens: int
-    """That the step trains on, or makes."""
+    """Tokens that the step trains on, or makes."""
     flops: float
-    """Of the model's products, on all devices."""
+    """Operations of the model's products, on all devices."""
     collectives: int
     """Calls of a rank in a step."""
     collective_bytes: float
-    """Of their messages."""
+    """Bytes of their messages."""
     more: Mapping[str, float]
     """Other figures, in seconds: of a server, those of its first and its further tokens."""
     joules: float | None
-    """That all devices take; None where the machine does not say."""
+    """The energy that all devices take; None where the machine does not say."""
     usd: float | None
-    """That all devices cost meanwhile, likewise."""
+    """The money that all devices cost meanwhile, likewise."""
     is_run: bool = False
     """Whether the time is that of a program that was run, rather than of its parts alone."""
 

@@ -91,7 +91,7 @@ def published_errors() -> Mapping[str, Mapping[str, tuple[int, float]]]:
 
 
 Ranges = Mapping[str, Mapping[str, tuple[int, float, float]]]
-"""By machine and kind: rows, and the multiples between which four of five measured times are."""
+"""Rows by machine and kind, and the multiples between which four of five measured times are."""
 
 
 def range_of(
@@ -273,8 +273,8 @@ class Pairs(TypedDict):
     within: float
     """Four of five measured ratios are within this factor of the modeled one."""
     right: list[tuple[float | None, int, float]]
-    """By how far apart pairs are modeled, as a factor (None: any further): how many, and the share
-    that was ordered right."""
+    """Pairs by how far apart they are modeled, as a factor (None: any further): how many, and the
+    share that was ordered right."""
 
 
 def pair_line(

@@ -228,7 +228,7 @@ class _Telling:
         self._described = described
         self._spends, self._owed = described.get("spends", ()), described.get("owed", ())
         self._details: dict[int, str] = {}
-        """Of works, by their numbers."""
+        """Details of works, by their numbers."""
 
     def deeds(self, rank: int, rows: Iterator[tuple[Any, Site]]) -> Iterator[Deed]:
         """Yield what a rank did, in order."""

@@ -62,7 +62,7 @@ class LaunchState:
     issued: tuple[Array, Array] | None = None
     """For a write that takes effect later: its programs, and their segments at its issue."""
     notes: dict[type, Any] = field(default_factory=dict)
-    """By check, its data for the launch, as its ``begin`` returned it."""
+    """Each check's data for the launch, as its ``begin`` returned it."""
 
     @property
     def num_programs(self) -> int:

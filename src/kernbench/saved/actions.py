@@ -44,7 +44,7 @@ class Actions:
     """What the numbers of actions stand for."""
     actors: list[Actor]
     memory_events: Numbers | None = None
-    """By event of the run's memory: its number, the actor at work, how many actions it had behind
+    """Events of the run's memory: the number, the actor at work, how many actions it had behind
     it. None in a run that does not record its memory."""
 
 

@@ -75,7 +75,7 @@ class ReportData(_Described):
     machine: str
     ranks: Annotated[int, Field(ge=1)]
     per_rank: list[RankData]
-    """Of those that ran."""
+    """Figures of each rank that ran."""
     kernels: list[KernelData]
     collectives: list[CollectiveData]
     accuracy: list[AccuracyData] | None = None

@@ -31,14 +31,15 @@ SOURCES = "sources/"
 """The texts of source files, numbered as ``run.json`` lists them."""
 
 MOST = 10**18
-"""Of any number that is no address: a fifth of what 64 bits hold, in picoseconds eleven days."""
+"""The most that a number may be that is no address: a fifth of what 64 bits hold, in picoseconds
+eleven days."""
 MOST_TEXT = 1 << 20
 """Bytes of a text, but for those of kernels and of files."""
 _ADDRESS = (1 << 63) - 1
 _NARROW = (1 << 31) - 1
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
-"""Of texts that repeat; those in lists, and of few rows, are stored one by one."""
+"""The type of texts that repeat; those in lists, and of few rows, are stored one by one."""
 _INT, _SHORT = pa.int64(), pa.int32()
 
 

@@ -26,7 +26,7 @@ _ROOM_PER_BYTE = 200
 _MARK_BYTES = 48
 """What each bracket and comma of a JSON text becomes in memory, about."""
 _MOST_ITEMS = 1 << 20
-"""Of a list in the description of a table, which names columns and their places."""
+"""The longest list in the description of a table, which names columns and their places."""
 
 
 def damaged(name: str, part: str, what: str) -> UsageError:

@@ -71,7 +71,7 @@ class SavedRun:
     program: str
     """The program's file, as it was named."""
     version: str
-    """Of the kernbench that saved it."""
+    """The version of the kernbench that saved it."""
     machine: Machine
     report: Mapping[str, Any]
     """What ``torch.report()`` returned, and the remarks about the run."""

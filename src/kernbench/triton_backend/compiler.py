@@ -19,7 +19,7 @@ _LOG = logger("compile")
 TARGET = GPUTarget(BACKEND_NAME, "ttir", 32)
 """For every machine that does not say that it is CUDA's."""
 
-PIPELINE_REVISION = 14
+PIPELINE_REVISION = 15
 """Part of the key of Triton's disk cache: raise it whenever the passes, the options or the metadata
 below change, or what ``kernel_ir.tcm_use`` counts."""
 
@@ -81,7 +81,7 @@ _GLUON_CAPABILITY = 90
 
 
 _HIP_STAGES = 2
-"""Of a launch that names none. Source: ``HIPOptions`` of Triton's backend for AMD."""
+"""The stages of a launch that names none. Source: ``HIPOptions`` of Triton's backend for AMD."""
 
 
 class BadOptionError(UsageError, AssertionError):

@@ -26,11 +26,11 @@ from kernbench.triton_backend.places import moved_files, with_files
 from kernbench.triton_backend.proton import PROTON
 
 MAX_PROGRAMS = 2**27
-"""Of one launch: planning it takes 75 bytes of memory for each."""
+"""The most programs of a launch: planning it takes 75 bytes of memory for each."""
 _CUDA_GRID = (2**31 - 1, 65_535, 65_535)
 """Source: CUDA C++ Programming Guide, technical specifications per compute capability."""
 _HIP_THREADS = 2**32 - 1
-"""Of one dimension. Source: HIP runtime API, ``hipModuleLaunchKernel``."""
+"""The most threads of one dimension. Source: HIP runtime API, ``hipModuleLaunchKernel``."""
 _LOG = logger("compile")
 
 _MOST_ANYWHERE = min(_CUDA_GRID)

@@ -155,7 +155,7 @@ def product_ps(sip: SipSpec, block: ThreadBlock, m: int, n: int) -> int:
     return BlockCosts(block, sip.pe.warps, sip).product_ps((1, m, n, 64), 2, rate)
 
 
-@pytest.mark.adr("0136-D3")
+@pytest.mark.adr("0246-D1")
 def test_small_tiles_cost_more_per_element_of_the_result() -> None:
     for sip, architecture in ((H100, 90), (A100, 80)):
         block = replace(ONE, architecture=architecture)
@@ -266,7 +266,9 @@ def test_more_blocks_in_flight_hide_latency_until_hbm_is_full() -> None:
         x, out = torch.empty(size), torch.empty(size)
         warps = 32, 16, 8, 4, 2
         found = [
-            triton.testing.do_bench_cudagraph(lambda w=each: copy[(size // 512,)](x, out, 512, num_warps=w))
+            triton.testing.do_bench_cudagraph(
+                lambda w=each: copy[(size // 512,)](x, out, 512, num_warps=w)
+            )
             for each in warps
         ]
     streams_ms = 2 * 4 * size / (3350e9 * 0.975) * 1e3
@@ -405,9 +407,7 @@ def test_programs_that_go_over_tiles_share_them_as_programs_of_one_tile_do(machi
     size, tile = (4096, 8192, 4096), (128, 256, 64)
     with RuntimeContext(machine=machine, data=False) as torch:
         m, n, k = size
-        a, b, out = (
-            torch.empty(*shape, dtype=torch.float16) for shape in ((m, k), (k, n), (m, n))
-        )
+        a, b, out = (torch.empty(*shape, dtype=torch.float16) for shape in ((m, k), (k, n), (m, n)))
 
         def time_ms(programs: int) -> float:
             return float(

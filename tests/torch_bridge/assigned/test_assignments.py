@@ -41,6 +41,7 @@ def state() -> dict[str, Any]:
     import builtins
     import copyreg
     import decimal
+    import gc
     import logging
     import socket
     import types
@@ -61,6 +62,12 @@ def state() -> dict[str, Any]:
         "copies": types.SimpleNamespace in copyreg.dispatch_table,
         "levels": dict(vars(logging)["_levelToName"]),
         "timeout": socket.getdefaulttimeout(),
+        "threads": torch.get_num_interop_threads(),
+        "defaults": functional.dropout.__defaults__,
+        "code": functional.selu.__code__,
+        "attributes": [hasattr(functional.relu, "kb_rank"), vars(torch.nn.Bilinear.forward)],
+        "collections": len(gc.callbacks),
+        "finders": [*sys.meta_path, *sys.path_hooks],
         "recursion": sys.getrecursionlimit(),
         "module": "kb_not_installed" in sys.modules,
         "writes": [vars(each).get("__setattr__") for each in (type(sys), type, abc.ABCMeta)],
@@ -75,7 +82,7 @@ def test_each_kind_of_state_is_a_ranks_own_as_in_real_processes_and_gone_afterwa
 ) -> None:
     before = state()
     ours, theirs = both(tmp_path, "assigned.py", nprocs=2)
-    assert len(theirs[0]) >= 80
+    assert len(theirs[0]) >= 100
     assert not [each for each in theirs[0].values() if "Error" in str(each)]
     for rank in range(2):
         differing = {k: (ours[rank][k], v) for k, v in theirs[rank].items() if ours[rank][k] != v}
@@ -180,3 +187,20 @@ def test_an_interrupt_waits_from_the_first_that_is_shown_again_to_the_last(
     monkeypatch.setattr(Assignments, "close", closing)
     simulated(PROGRAM, "several_errors")
     assert untimely == [True]
+
+
+def test_what_holds_for_all_ranks_is_said_with_its_lines(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import os, time\nos.nice(0)\ntime.tzset()\n")
+    said = {
+        nprocs: [
+            remark
+            for make in simulated(program, nprocs=nprocs).run.remarks
+            for remark in make()
+            if "holds for all ranks" in remark
+        ]
+        for nprocs in (1, 2)
+    }
+    assert said[1] == []
+    assert len(said[2]) == 1
+    assert "os.nice() at program.py:2, time.tzset() at program.py:3" in said[2][0]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.forked import PYTORCH, run_forked
+from tests.forked import COMPILER, run_forked
 
 pytest.importorskip("torch")
 
@@ -22,7 +22,7 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 def run_compiled(tmp_path: Path, *args: Any, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a program as ``start_compiled`` starts it, to its end."""
     command, environment = compiled_command(tmp_path, *args, **options)
-    return run_forked(*command, env=environment, imports=PYTORCH, timeout=300)
+    return run_forked(*command, env=environment, imports=COMPILER, timeout=300)
 
 
 def start_compiled(tmp_path: Path, *args: Any, **options: Any) -> subprocess.Popen[str]:
@@ -69,6 +69,21 @@ def test_what_is_compiled_computes_as_the_host_in_kernels_that_the_report_names(
     assert done.returncode == 0, done.stderr
     names = {each["name"] for each in json.loads(report.read_text())["kernels"]}
     assert "triton_per_fused_add_gelu_mean_mul_pow_rsqrt_0" in names
+
+
+@pytest.mark.campaign
+@pytest.mark.slow
+@pytest.mark.adr("0126-D1")
+def test_kernels_are_tried_while_they_are_compiled(tmp_path: Path) -> None:
+    done = run_compiled(tmp_path, "tuned_when_compiled.py")
+    assert "as on the host" in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.adr("0126-D1")
+def test_a_function_is_compiled_ahead_of_its_first_call(tmp_path: Path) -> None:
+    done = run_compiled(tmp_path, "ahead_of_time.py", args=[str(tmp_path / "made.pt2")])
+    assert "as in eager mode" in done.stdout, done.stderr
 
 
 @pytest.mark.slow
@@ -127,6 +142,16 @@ def test_what_cannot_be_compiled_is_an_error_with_its_line_and_what_to_do(tmp_pa
     line = 1 + (PROGRAMS / program).read_text().split("torch.ones(40)")[0].count("\n")
     assert f"{program}:{line} in on_the_host" in done.stderr
     assert "KERNBENCH_COMPILE=eager runs the program operation by operation" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.campaign
+@pytest.mark.slow
+@pytest.mark.adr("0126-D8")
+def test_a_rank_or_a_kernel_that_cannot_be_compiled_is_an_error_with_its_line(
+    tmp_path: Path,
+) -> None:
+    program = "inductor_failing.py"
     done = run_compiled(tmp_path, program, "--nproc-per-node", "2", args=("one_rank_breaks",))
     assert done.returncode == 1
     assert "error on rank 1: Unsupported: Failed to trace builtin operator" in done.stderr
@@ -153,7 +178,9 @@ def test_what_trials_copy_to_the_host_takes_no_memory_without_data(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_results_that_are_copied_to_the_host_are_there(tmp_path: Path) -> None:
-    for backend in ("inductor", "aot_eager"):
-        ended = run_compiled(tmp_path, "compiled_to_host.py", args=[backend])
-        assert ended.returncode == 0, (backend, ended.stderr)
+@pytest.mark.parametrize(
+    "backend", [pytest.param("inductor", marks=pytest.mark.campaign), "aot_eager"]
+)
+def test_results_that_are_copied_to_the_host_are_there(tmp_path: Path, backend: str) -> None:
+    ended = run_compiled(tmp_path, "compiled_to_host.py", args=[backend])
+    assert ended.returncode == 0, ended.stderr

@@ -31,6 +31,7 @@ print(f"step {DeviceProperties.create(x.device).multi_processor_count} ms")
 """
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_programs_of_one_process_compile_each_for_its_machine(tmp_path: Path) -> None:
     script = tmp_path / "program.py"

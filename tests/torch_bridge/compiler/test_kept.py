@@ -17,6 +17,15 @@ pytest.importorskip("torch")
 
 @pytest.mark.slow
 @pytest.mark.adr("0126-D5")
+def test_a_file_that_is_damaged_is_written_anew(tmp_path: Path) -> None:
+    done = run_compiled(tmp_path, "inductor_kept.py", args=["3", "damage"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[0] == "made"
+
+
+@pytest.mark.campaign
+@pytest.mark.slow
+@pytest.mark.adr("0126-D5")
 @pytest.mark.adr("0126-D11")
 def test_files_serve_other_processes_and_no_other_machine(tmp_path: Path) -> None:
     """A process that is killed while it compiles, and one beside it, leave whole files."""

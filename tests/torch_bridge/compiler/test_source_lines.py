@@ -67,7 +67,11 @@ def test_an_index_out_of_bounds_names_the_line_that_indexes(tmp_path: Path) -> N
     ("call", "named"),
     [
         # A line that calls a function of PyTorch is the program's.
-        ("torch.compile(embed)(table, index)", "three.py:9 in embed: return torch.nn"),
+        pytest.param(
+            "torch.compile(embed)(table, index)",
+            "three.py:9 in embed: return torch.nn",
+            marks=pytest.mark.campaign,
+        ),
         # Functions with nodes of one name are told apart.
         (
             "torch.compile(pick)(table, index % 8)\nother(table, index)",

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from kernbench.errors import UsageError  # noqa: E402
 from kernbench.runtime_api import SpawnException  # noqa: E402
-from tests.torch_bridge.running import results, simulated  # noqa: E402
+from tests.torch_bridge.running import cases_of, results, simulated  # noqa: E402
 
 run = partial(simulated, "kernels.py")
 
@@ -66,29 +66,29 @@ def test_a_kernel_that_decides_by_data_sees_what_came_before() -> None:
     assert "gather" in {each.template.name for each in context.op_log.instances}
 
 
-def test_views_autotuning_and_the_active_device_work() -> None:
-    run("views_autotuning_and_the_active_device_work")
+MARKED = (
+    (pytest.mark.adr("0067-D3"), ("triton_and_torch_name_the_same_kind_of_device",)),
+    (pytest.mark.adr("0067-D2"), ("arguments_that_a_kernel_cannot_have_are_refused",)),
+)
+OTHER = (
+    "a_kernel_takes_its_modeled_time_in_the_order_of_its_stream",
+    "a_kernel_that_decides_by_data_sees_what_came_before",
+    "operations_and_graphs_are_benchmarked_without_a_trace",
+    "a_machine_that_is_cudas_says_so_to_pytorch_and_to_kernels",
+    "a_kernel_on_a_tensor_of_a_collective_under_way_is_refused",
+)
+"""Cases that other tests run."""
 
 
-@pytest.mark.adr("0067-D3")
-def test_triton_and_torch_name_the_same_kind_of_device() -> None:
-    run("triton_and_torch_name_the_same_kind_of_device")
+@pytest.mark.parametrize("case", cases_of("kernels.py", MARKED, OTHER))
+def test_kernels_do_what_is_said(case: str) -> None:
+    run(case)
 
 
 @pytest.mark.adr("0006-D6")
 @pytest.mark.adr("0006-D8")
 def test_a_machine_that_is_cudas_says_so_to_pytorch_and_to_kernels() -> None:
     run("a_machine_that_is_cudas_says_so_to_pytorch_and_to_kernels", machine="a100-sxm-80g")
-
-
-def test_a_gradient_that_autograd_makes_up_can_be_given_to_a_kernel() -> None:
-    # Nothing uses the second result: autograd hands zeros to backward in its place.
-    run("a_gradient_that_autograd_makes_up_can_be_given_to_a_kernel")
-
-
-@pytest.mark.adr("0067-D2")
-def test_arguments_that_a_kernel_cannot_have_are_refused() -> None:
-    run("arguments_that_a_kernel_cannot_have_are_refused")
 
 
 @pytest.mark.adr("0067-D2")
@@ -110,18 +110,6 @@ def test_operations_of_the_program_are_its_kernels(devices: str, data: bool) -> 
     names = [each.template.name for each in context.op_log.instances]
     assert names.count("double") == 3 + data
     assert not any(name.startswith("kernbench_tests") for name in names)
-
-
-def test_an_object_with_an_address_points_there() -> None:
-    run("an_object_with_an_address_points_there")
-
-
-def test_a_table_holds_addresses_of_live_tensors() -> None:
-    run("a_table_holds_addresses_of_live_tensors")
-
-
-def test_an_address_of_no_live_tensor_is_refused() -> None:
-    run("an_address_of_no_live_tensor_is_refused")
 
 
 @pytest.mark.adr("0100-D4")

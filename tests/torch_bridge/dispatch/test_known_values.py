@@ -11,61 +11,54 @@ torch = pytest.importorskip("torch")
 
 from kernbench.errors import BadPointerError, NoDataError  # noqa: E402
 from kernbench.runtime_api import KernelEngine, LivePlan  # noqa: E402
-from tests.torch_bridge.running import simulated  # noqa: E402
+from tests.torch_bridge.running import cases_of, simulated  # noqa: E402
 
 run = partial(simulated, "known_values.py", data=False)
 run_kernels = partial(simulated, "known_by_kernels.py", machine="h100-sxm")
 
 
-@pytest.mark.adr("0098-D1")
-def test_what_follows_from_the_program_is_known() -> None:
-    run("what_follows_from_the_program_is_known")
+MARKED = (
+    (pytest.mark.adr("0098-D1"), ("what_follows_from_the_program_is_known",)),
+    (
+        pytest.mark.adr("0098-D2"),
+        (
+            "what_is_written_with_unknown_numbers_reads_as_zero",
+            "what_is_written_unsaid_or_through_a_lazy_view_reads_as_zero",
+            "what_nobody_knows_reads_as_zero",
+            "what_a_kernel_or_a_capture_has_written_is_unknown",
+        ),
+    ),
+    (pytest.mark.adr("0098-D8"), ("what_a_kernel_computes_of_known_numbers_is_known",)),
+    (pytest.mark.adr("0098-D3"), ("a_generator_comes_to_its_longest_length",)),
+    (
+        pytest.mark.adr("0098-D4"),
+        (
+            "shapes_that_known_numbers_decide_are_known",
+            "shapes_that_unknown_numbers_decide_are_refused_by_name",
+        ),
+    ),
+)
+OTHER = (
+    "routers_choose_experts_evenly",
+    "masks_of_chosen_experts_are_known",
+    "routers_whose_choices_nobody_reads",
+    "ranks_exchange_what_each_knows",
+    "counts_that_nobody_knows",
+    "ranks_agree_on_what_each_knows",
+    "numbers_of_a_device_among_others_are_read_by_the_host",
+)
+"""Cases that other tests run."""
+
+
+@pytest.mark.parametrize("case", cases_of("known_values.py", MARKED, OTHER))
+def test_values_are_known_or_not(case: str) -> None:
+    run(case)
 
 
 @pytest.mark.slow
 @pytest.mark.adr("0098-D1")
 def test_chains_of_operations_are_those_of_the_host() -> None:
     run("chains_of_operations_are_those_of_the_host", 60)
-
-
-@pytest.mark.adr("0098-D2")
-def test_what_is_written_with_unknown_numbers_reads_as_zero() -> None:
-    run("what_is_written_with_unknown_numbers_reads_as_zero")
-
-
-@pytest.mark.adr("0098-D2")
-def test_what_is_written_unsaid_or_through_a_lazy_view_reads_as_zero() -> None:
-    run("what_is_written_unsaid_or_through_a_lazy_view_reads_as_zero")
-
-
-@pytest.mark.adr("0098-D2")
-def test_what_nobody_knows_reads_as_zero() -> None:
-    run("what_nobody_knows_reads_as_zero")
-
-
-@pytest.mark.adr("0098-D2")
-def test_what_a_kernel_or_a_capture_has_written_is_unknown() -> None:
-    run("what_a_kernel_or_a_capture_has_written_is_unknown")
-
-
-@pytest.mark.adr("0098-D8")
-def test_what_a_kernel_computes_of_known_numbers_is_known() -> None:
-    run("what_a_kernel_computes_of_known_numbers_is_known")
-
-
-@pytest.mark.adr("0098-D3")
-def test_a_generator_comes_to_its_longest_length() -> None:
-    run("a_generator_comes_to_its_longest_length")
-
-
-@pytest.mark.adr("0098-D4")
-def test_shapes_that_known_numbers_decide_are_known() -> None:
-    run("shapes_that_known_numbers_decide_are_known")
-
-
-@pytest.mark.adr("0098-D4")
-def test_shapes_that_unknown_numbers_decide_are_refused_by_name() -> None:
-    run("shapes_that_unknown_numbers_decide_are_refused_by_name")
 
 
 @pytest.mark.adr("0098-D5")
@@ -119,6 +112,12 @@ def test_kernels_decide_by_known_numbers_and_take_the_time_that_data_takes() -> 
         )
     assert len(found[0]) == 5
     assert found[0] == found[1]
+
+
+@pytest.mark.adr("0098-D6")
+@pytest.mark.parametrize("data", [True, False])
+def test_kernels_decide_by_a_few_numbers_of_a_large_table(data: bool) -> None:
+    run_kernels("what_is_in_a_large_table", data=data)
 
 
 @pytest.mark.adr("0193-D3")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Collection
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -59,14 +60,16 @@ REFUSED = {
 }
 TWINS = [line[4:].partition("(")[0] for line in LINES if line.startswith("def twin_")]
 
+CAMPAIGN = pytest.mark.campaign
 DAILY = ("side_stream", "sleeps", "own_dtype", "objects", "ends_early", "twin_values")
 
 
 def every_day(case: str, daily: Collection[str]) -> Any:
-    """Return a parameter, marked slow unless it is one of those of every day."""
-    return pytest.param(case, marks=() if case in daily else pytest.mark.slow)
+    """Return a parameter, of a campaign unless it is one of those of every day."""
+    return pytest.param(case, marks=() if case in daily else CAMPAIGN)
 
 
+@cache
 def works(case: str, ranks: int, base: int, odd: int = 1) -> dict[int, RankWork]:
     """Return what the ranks did that ran with a rank in the place of the first."""
     context = RuntimeContext(
@@ -101,7 +104,7 @@ def test_a_rank_that_differs_is_told_by_line(case: str) -> None:
 
 @pytest.mark.adr("0231-D1")
 @pytest.mark.slow
-@pytest.mark.parametrize("odd", [1, 2, 3])
+@pytest.mark.parametrize("odd", [2, *(pytest.param(odd, marks=CAMPAIGN) for odd in (1, 3))])
 def test_each_rank_may_be_the_one_that_differs(odd: int) -> None:
     known = works("straggles", 4, 0, odd)[0]
     for rank in (1, 2, 3):
@@ -221,7 +224,10 @@ def test_time_of_a_host_is_named_and_fails_nothing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.adr("0231-D3")
-@pytest.mark.parametrize("case", ["first_of_node", "last_of_all", "one_row"])
+@pytest.mark.parametrize(
+    "case",
+    ["last_of_all", *(pytest.param(case, marks=CAMPAIGN) for case in ("first_of_node", "one_row"))],
+)
 def test_on_several_nodes_each_kind_of_rank_is_run(case: str) -> None:
     found = on_command_line(case, "--fold=check", machine="h100-sxm:2x6", ranks=6, nodes=2)
     assert found.returncode == 1
@@ -256,11 +262,11 @@ def times_of(
     ("case", "machine", "nodes", "ranks"),
     [
         ("ddp", "h100-sxm:4", 1, 4),
-        pytest.param("fsdp", "h100-sxm:4", 1, 4, marks=pytest.mark.campaign),
-        ("hsdp", "h100-sxm:2x4", 2, 4),
-        pytest.param("tp_dp", "h100-sxm:2x8", 2, 8, marks=pytest.mark.campaign),
-        pytest.param("tp_pp_dp", "h100-sxm", 1, 8, marks=pytest.mark.campaign),
-        pytest.param("ep", "h100-sxm", 1, 8, marks=pytest.mark.campaign),
+        pytest.param("fsdp", "h100-sxm:4", 1, 4, marks=CAMPAIGN),
+        pytest.param("hsdp", "h100-sxm:2x4", 2, 4, marks=CAMPAIGN),
+        pytest.param("tp_dp", "h100-sxm:2x8", 2, 8, marks=CAMPAIGN),
+        pytest.param("tp_pp_dp", "h100-sxm", 1, 8, marks=CAMPAIGN),
+        pytest.param("ep", "h100-sxm", 1, 8, marks=CAMPAIGN),
     ],
 )
 def test_a_stated_bound_holds_in_each_step(case: str, machine: str, nodes: int, ranks: int) -> None:

@@ -93,15 +93,15 @@ MODELS = PROGRAMS / "folded_models.py"
     ("case", "machine", "ranks"),
     [
         ("ddp", "ahbm:8", 8),
-        ("fsdp", "ahbm-mesh:8", 8),
-        ("hsdp", "ahbm:8", 8),
-        ("tp_dp", "ahbm:8", 8),
+        pytest.param("fsdp", "ahbm-mesh:8", 8, marks=pytest.mark.campaign),
+        pytest.param("hsdp", "ahbm:8", 8, marks=pytest.mark.campaign),
+        pytest.param("tp_dp", "ahbm:8", 8, marks=pytest.mark.campaign),
         ("tp_pp_dp", "ahbm:8", 8),
-        ("ep", "ahbm:8", 8),
+        pytest.param("ep", "ahbm:8", 8, marks=pytest.mark.campaign),
         ("routed", "ahbm:8", 8),
         ("ddp", "two nodes", 16),
-        ("tp_dp", "two nodes", 16),
-        ("fsdp", "eight nodes", 64),
+        pytest.param("tp_dp", "two nodes", 16, marks=pytest.mark.campaign),
+        pytest.param("fsdp", "eight nodes", 64, marks=pytest.mark.campaign),
     ],
 )
 def test_ranks_that_run_take_as_long_as_with_all(

@@ -7,6 +7,7 @@ processes, so that it says what it finds, whatever that is.
 """
 
 import abc
+import asyncio
 import builtins
 import calendar
 import codecs
@@ -16,6 +17,7 @@ import copyreg
 import csv
 import decimal
 import functools
+import gc
 import json
 import locale
 import logging
@@ -32,6 +34,7 @@ import string
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 import types
 import unittest.mock
@@ -872,6 +875,124 @@ def modules_that_are_put_in_place(rank):
     import kb_not_installed
 
     return kb_not_installed.who
+
+
+@kind
+def an_attribute_of_a_function(rank):
+    F.relu.kb_rank = rank
+    yield
+    return F.relu.kb_rank
+
+
+@kind
+def defaults_of_a_function(rank):
+    F.dropout.__defaults__ = (rank / 10, *F.dropout.__defaults__[1:])
+    yield
+    return F.dropout.__defaults__[0]
+
+
+@kind
+def code_of_a_function(rank):
+    if rank == 0:
+        F.selu.__code__ = (lambda *of_any: 7).__code__
+    yield
+    return float(F.selu(torch.zeros(1)))
+
+
+@kind
+def an_attribute_of_a_method(rank):
+    nn.Bilinear.forward.kb_rank = rank
+    yield
+    found = nn.Bilinear.forward.kb_rank
+    del nn.Bilinear.forward.kb_rank
+    return [found, hasattr(nn.Bilinear.forward, "kb_rank")]
+
+
+@kind
+def constants_of_a_layer(rank):
+    nn.Linear.__constants__.append(f"kb{rank}")
+    yield
+    return [each for each in nn.Linear.__constants__ if each.startswith("kb")]
+
+
+@kind
+def the_first_day_of_a_week(rank):
+    calendar.setfirstweekday(rank + 2)
+    yield
+    return calendar.firstweekday()
+
+
+@kind
+def what_is_told_of_collections(rank):
+    def told(phase, info): ...
+
+    told.kb_rank = rank
+    gc.callbacks.append(told)
+    yield
+    return [each.kb_rank for each in gc.callbacks if hasattr(each, "kb_rank")]
+
+
+@kind
+def how_often_threads_switch(rank):
+    sys.setswitchinterval(0.005 * (rank + 1))
+    yield
+    return round(sys.getswitchinterval(), 4)
+
+
+@kind
+def stacks_of_threads(rank):
+    threading.stack_size((1 + rank) << 20)
+    yield
+    return threading.stack_size(0)
+
+
+@kind
+def a_mask_of_files(rank):
+    os.umask(0o22 + rank)
+    yield
+    return os.umask(0o22)
+
+
+@kind
+def a_policy_of_event_loops(rank):
+    class Policy(asyncio.DefaultEventLoopPolicy):
+        kb_rank = rank
+
+    asyncio.set_event_loop_policy(Policy())
+    yield
+    return asyncio.get_event_loop_policy().kb_rank
+
+
+@kind
+def finders_of_modules(rank):
+    class Finder:
+        kb_rank = rank
+
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            return None
+
+    sys.meta_path.append(Finder)
+    yield
+    return [each.kb_rank for each in sys.meta_path if hasattr(each, "kb_rank")]
+
+
+@kind
+def hooks_of_paths(rank):
+    def hook(path):
+        raise ImportError
+
+    hook.kb_rank = rank
+    sys.path_hooks.append(hook)
+    yield
+    return [each.kb_rank for each in sys.path_hooks if hasattr(each, "kb_rank")]
+
+
+@kind
+def threads_of_operations(rank):
+    torch.set_num_interop_threads(1 + rank)
+    yield
+    return torch.get_num_interop_threads()
 
 
 def main(folder, *names):

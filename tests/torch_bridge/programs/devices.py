@@ -83,6 +83,7 @@ def the_types_of_old_programs_name_devices() -> None:
 
 
 def operations_that_are_made_of_others_stay_on_the_device_below_autograd() -> None:
+    """Handlers of DTensor run there, and meet ``aten.to.dtype`` whole."""
     x = torch.ones(4, 4, device="cuda:1")
     with torch._C._AutoDispatchBelowAutograd():
         for each in (x.to(torch.bfloat16), x.reshape(2, 8), x.flatten(), x.T.reshape(16), x.cov()):

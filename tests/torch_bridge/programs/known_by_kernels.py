@@ -45,6 +45,22 @@ x = torch.randn(5, 1000, device="cuda")
 y = torch.zeros(5, device="cuda")
 
 
+@triton.jit
+def first_of_rows(table, stride, out):
+    first = tl.load(table + tl.program_id(0) * stride)
+    if first > 0:
+        tl.store(out + tl.program_id(0), first)
+
+
+def what_is_in_a_large_table() -> None:
+    table = torch.zeros(256, 1024, dtype=torch.int32, device="cuda")
+    out = torch.zeros(4, dtype=torch.int32, device="cuda")
+    first_of_rows[(4,)](table, 1024, out)
+    table[2, 0] = 7
+    first_of_rows[(4,)](table, 1024, out)
+    assert out.tolist() == [0, 0, 7, 0]
+
+
 def what_the_program_knows() -> None:
     offsets = torch.zeros(5, dtype=torch.int32, device="cuda")
     kept = torch.arange(4.0, device="cuda")

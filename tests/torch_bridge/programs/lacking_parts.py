@@ -213,6 +213,7 @@ def ranks_share_what_a_manager_of_their_parent_serves() -> None:
 
 
 def a_loader_is_made_again_from_its_signature_and_attributes() -> None:
+    """As Lightning does, to give it another sampler."""
     loader = torch.utils.data.DataLoader(torch.arange(6), batch_size=3, num_workers=2)
     names = inspect.signature(type(loader).__init__).parameters.keys() & vars(loader).keys()
     assert "batch_size" not in vars(loader) or "batch_size" in names

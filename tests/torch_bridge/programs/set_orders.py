@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 NAMES = {"embed", "norm", "head"}
+WORDS = ["embed", "norm", "out"]
 
 
 class Model:
@@ -44,6 +45,38 @@ def over_an_attribute():
 
 def in_a_comprehension():
     [reduce(name) for name in {"a", "bc"}]
+
+
+def over_a_set_of_a_list():
+    for word in set(WORDS):
+        reduce(word)
+
+
+def over_a_set_of_a_call():
+    for _, word in enumerate(frozenset(dict.fromkeys(WORDS))):
+        reduce(word)
+
+
+def over_a_comprehension_of_sets():
+    for word in {each.lower() for each in WORDS}:
+        reduce(word)
+
+
+def over_a_union():
+    for word in NAMES.union(WORDS):
+        reduce(word)
+
+
+def over_keys_of_both():
+    for word in dict.fromkeys(WORDS).keys() & NAMES:
+        reduce(word)
+
+
+def a_set_of_lengths():
+    for length in set(map(len, WORDS)):
+        reduce("x" * length)
+    for length in {len(each) for each in WORDS}:
+        reduce("x" * length)
 
 
 def sorted_names():

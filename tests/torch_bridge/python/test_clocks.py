@@ -14,14 +14,36 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kernbench.torch_bridge.processes.host import READING_PS  # noqa: E402
-from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
+from tests.torch_bridge.running import PROGRAMS, cases_of, simulated  # noqa: E402
 
 run = partial(simulated, "clocks.py")
 
 
-@pytest.mark.adr("0119-D1")
-def test_a_step_takes_what_the_device_says() -> None:
-    run("a_step_takes_what_the_device_says")
+MARKED = (
+    (
+        pytest.mark.adr("0119-D1"),
+        (
+            "a_step_takes_what_the_device_says",
+            "a_clock_is_found_by_its_module_and_name",
+            "benchmarks_of_pytorch_say_modeled_time",
+        ),
+    ),
+    (pytest.mark.adr("0119-D7"), ("sleep_is_no_work_of_the_processor",)),
+    (pytest.mark.adr("0119-D3"), ("pythons_own_modules_wait_for_what_is_outside",)),
+    (pytest.mark.adr("0119-D4"), ("threads_of_a_process_sleep_side_by_side",)),
+    (pytest.mark.adr("0119-D5"), ("measurements_end_when_blocks_take_equal_times",)),
+)
+OTHER = (
+    "what_says_the_present_date_is_modeled",
+    "a_run_begins_at_the_real_time_and_each_rank_has_its_own",
+    "waits_that_nobody_ends_take_their_timeout",
+)
+"""Cases that other tests run."""
+
+
+@pytest.mark.parametrize("case", cases_of("clocks.py", MARKED, OTHER))
+def test_clocks_do_what_is_said(case: str) -> None:
+    run(case)
 
 
 @pytest.mark.adr("0119-D1")
@@ -29,11 +51,6 @@ def test_what_says_the_present_date_is_modeled() -> None:
     before = datetime.datetime.now
     run("what_says_the_present_date_is_modeled")
     assert before() <= datetime.datetime.now() < before() + datetime.timedelta(seconds=60)
-
-
-@pytest.mark.adr("0119-D1")
-def test_a_clock_is_found_by_its_module_and_name() -> None:
-    run("a_clock_is_found_by_its_module_and_name")
 
 
 @pytest.mark.adr("0119-D6")
@@ -45,21 +62,6 @@ def test_clocks_begin_alike_in_every_run(tmp_path: Path) -> None:
         time.sleep(0.01)
     assert found[0] == found[1]
     assert len(found[0]) == 9
-
-
-@pytest.mark.adr("0119-D7")
-def test_sleep_is_no_work_of_the_processor() -> None:
-    run("sleep_is_no_work_of_the_processor")
-
-
-@pytest.mark.adr("0119-D3")
-def test_pythons_own_modules_wait_for_what_is_outside() -> None:
-    run("pythons_own_modules_wait_for_what_is_outside")
-
-
-@pytest.mark.adr("0119-D1")
-def test_benchmarks_of_pytorch_say_modeled_time() -> None:
-    run("benchmarks_of_pytorch_say_modeled_time")
 
 
 @pytest.mark.adr("0119-D1")
@@ -81,11 +83,6 @@ def test_waits_that_nobody_ends_take_their_timeout() -> None:
     assert 18 <= context.run.simulation.now_ps / 10**12 < 18.001
 
 
-@pytest.mark.adr("0119-D4")
-def test_threads_of_a_process_sleep_side_by_side() -> None:
-    run("threads_of_a_process_sleep_side_by_side")
-
-
 @pytest.mark.adr("0119-D1")
 def test_what_a_program_has_taken_is_the_real_clock_again_after_it(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
@@ -102,11 +99,6 @@ def test_what_a_program_has_taken_is_the_real_clock_again_after_it(tmp_path: Pat
         assert abs(kept() - time.time()) < 60
     finally:
         vars(builtins).pop("kept", None)
-
-
-@pytest.mark.adr("0119-D5")
-def test_measurements_end_when_blocks_take_equal_times() -> None:
-    run("measurements_end_when_blocks_take_equal_times")
 
 
 def test_what_pythons_clocks_refuse_is_refused_in_pythons_words(tmp_path: Path) -> None:

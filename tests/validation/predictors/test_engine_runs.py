@@ -22,7 +22,6 @@ from kernbench.kernel_time import kernel_duration_ps, schedule_kernel
 from kernbench.library_kernels import time_kernel
 from kernbench.links import Network
 from tests.validation.predictors.answers import rows_of
-from tests.validation.predictors.clusters.test_predictor import GPT3
 from tests.validation.predictors.families.test_predictor import LLAMA, row
 from validation.predictors.families.predictor import ProgramPredictor
 from validation.predictors.registry import make_predictor
@@ -168,7 +167,6 @@ def programs(tmp_path: Path) -> Iterator[tuple[Predictor, Row]]:
     name = predictor.machine_of(asked, known).name
     KeptAnswers(files).keep(asked.program, name, ProgramAnswer(step_us=9.0))
     yield ProgramPredictor(presets(), files), known
-    yield predictor, row(tmp_path, **GPT3)
 
 
 @pytest.mark.adr("0235-D1")

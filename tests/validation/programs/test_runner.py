@@ -235,7 +235,10 @@ if rank == dist.get_world_size() - 1:
 
 
 @pytest.mark.adr("0182-D1")
-@pytest.mark.parametrize(("kind", "needed"), [("alike", ["3"]), ("sends", ["2", "3"])])
+@pytest.mark.parametrize(
+    ("kind", "needed"),
+    [("alike", ["3"]), pytest.param("sends", ["2", "3"], marks=pytest.mark.campaign)],
+)
 def test_one_rank_runs_for_all_that_do_the_same_and_takes_as_long(
     runner: ProgramRunner, tmp_path: Path, kind: str, needed: list[str]
 ) -> None:

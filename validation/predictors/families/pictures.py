@@ -200,9 +200,9 @@ _STARVED = ("efficientnet-b4", "efficientnet-widese-b0", "efficientnet-widese-b4
 """What one V100 of 32 GB trained at a seventeenth of the rate of eight, as the source's table says
 itself, and at half of the rate of one of 16 GB."""
 _RELEASE = "1.9"
-"""Of the container 21.03, whose kernels trained."""
+"""The release of the container 21.03, whose kernels trained."""
 _UNETS_RELEASE = "1.14"
-"""Of the container 22.11."""
+"""The release of the container 22.11."""
 
 
 def deep_learning_examples(row: Row, programs: Path) -> ChosenProgram:
@@ -257,7 +257,7 @@ def _training(row: Row, network: str, dtype: str, form: str) -> ChosenProgram:
 
 _DIMS = re.compile(r"Dimension=([23]);")
 _UNETS_ON = {"A100": 5e3, "V100": 7e3}
-"""By device, what the loop around a batch (Lightning 1.6) takes meanwhile, in microseconds: the
+"""What the loop around a batch (Lightning 1.6) takes meanwhile, in microseconds, by device: the
 differences between four times a batch of 32 and one of 128, of two dims, in float32."""
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from kernbench.accuracy.rows import Answer, Machines, Ran, Row
 from kernbench.errors import KernbenchError
 from kernbench.hardware import Machine, changed_machine
-from validation.predictors.clusters import ClusterPredictor
 from validation.predictors.families.chosen import (
     ChosenProgram,
     is_compiled,
@@ -36,11 +35,14 @@ ADAPTERS = {
     "llm-foundry-mpt": f"{_ROOM}.sharded:mpt",
     "mcore-golden": f"{_ROOM}.megatron:golden",
     "torchtitan-202412": f"{_ROOM}.sharded:torchtitan",
+    "torchtitan-trainy-h200": f"{_ROOM}.sharded:torchtitan",
+    "aws-torchtitan": f"{_ROOM}.sharded:torchtitan",
+    "fms-fsdp": f"{_ROOM}.sharded:fms",
     "kernelbench": f"{_ROOM}.public:kernelbench",
     "tritonbench": f"{_ROOM}.public:tritonbench",
     "geak": f"{_ROOM}.public:geak",
 }
-"""By source, who says what is run for a row."""
+"""Who says what is run for a row, by source."""
 Adapter = Callable[[Row, Path], ChosenProgram]
 
 
@@ -49,24 +51,15 @@ class ProgramPredictor:
 
     def __init__(self, machines: Machines, files: ProgramFiles | None = None) -> None:
         self._machines = machines
-        self._clusters = ClusterPredictor(machines)
         files = files or ProgramFiles()
         self._programs = files.folder.absolute()
         self._under: dict[tuple[object, ...], Machine] = {}
         self._runner = ProgramRunner(kept=KeptAnswers(files) if files.kept else None)
 
     def predict(self, row: Row) -> Answer:
-        """Return the modeled time of the step, or of the unit, that the row measured.
-
-        Steps of several devices for which no program can be run are composed: no answer (ADR-0235).
-        """
+        """Return the modeled time of the step, or of the unit, that the row measured."""
         try:
             asked = self.asked(row)
-        except KernbenchError as error:
-            if self._clusters.knows(row):
-                return self._clusters.predict(row)
-            return _unanswered(error)
-        try:
             machine = self.machine_of(asked, row)
             found = self._runner.answer(asked.program, machine)
         except KernbenchError as error:
@@ -78,6 +71,7 @@ class ProgramPredictor:
             how=how[:100],
             host_share=found.host_share,
             shares=found.shares,
+            peak_bytes=found.peak_bytes,
             ran=Ran.PROGRAM,
         )
 

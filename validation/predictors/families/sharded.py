@@ -1,14 +1,16 @@
-"""Training on the devices of one or more nodes: LLM Foundry's MPT, torchtitan.
+"""Training on the devices of one or more nodes: LLM Foundry's MPT, torchtitan, fms-fsdp.
 
 All ranks of these programs do the same but for what collectives move, so that one runs for all.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 from kernbench.accuracy.rows import Row
+from kernbench.cli.plans.running import PROGRAM
 from validation.predictors.families.chosen import (
     ChosenProgram,
     is_compiled,
@@ -98,3 +100,60 @@ def torchtitan(row: Row, programs: Path) -> ChosenProgram:
         is_compiled=is_compiled(row),
     )
     return ChosenProgram(program=program, runs_hot=True)
+
+
+_FMS_SHARES = {
+    ("A100-80GB", "Llama-2 13b"): 0.39,
+    ("H100-80GB", "Llama-2 13b"): 0.21,
+    ("H100-80GB", "Llama-2 34b"): 0.87,
+    ("H100-80GB", "Llama-2 70b"): 0.71,
+}
+"""The shares of layers that are recomputed: from the table of MFU and HFU beside that of tokens."""
+_BANDWIDTH = "links.scale_out.bandwidth_gbps"
+_FMS_NETWORK = {"A100-80GB": ((_BANDWIDTH, 6.25),), "H100-80GB": ((_BANDWIDTH, 12.5),)}
+"""400 and 800 Gb/s per node, as the table says."""
+
+
+def fms(row: Row, programs: Path) -> ChosenProgram:
+    """A step of fms-fsdp: compiled, its weights divided over all devices or over a node."""
+    devices, shards = row.integer("n_devices"), row.integer("fsdp")
+    program = decoder(
+        row,
+        dp=devices,
+        shard="zero3" if shards == devices else "hsdp",
+        shards=shards,
+        recompute="none" if row.fields["activation_checkpointing"] == "none" else "full",
+        recompute_share=_FMS_SHARES.get((row.device, row.fields["model"]), 1.0),
+    )
+    # The source gives tokens a second of a device; the file, the step.
+    return ChosenProgram(program=program, conditions=_FMS_NETWORK[row.device], runs_hot=True)
+
+
+def decoder(row: Row, **split: object) -> Program:
+    """Return the program of plans with a row's sizes; ``split`` are fields of its ``Config``."""
+    size = row.integer
+    config = {
+        "hidden": size("hidden"),
+        "layers": size("layers"),
+        "heads": size("heads"),
+        "kv_heads": size("kv_heads"),
+        "head_dim": size("hidden") // size("heads"),
+        "intermediate": size("ffn"),
+        "vocabulary": size("vocab"),
+        "seq": size("seq_len"),
+        "microbatch": size("local_batch"),
+        "microbatches": 1,
+        "compile": is_compiled(row),
+        **split,
+    }
+    return Program(
+        script=PROGRAM,
+        args=(json.dumps(config),),
+        ranks=size("n_devices"),
+        nodes=num_nodes(row),
+        folded_to=0,
+        reads=r'"step_us": ([\d.]+)',
+        unit_us=1.0,
+        line=2,
+        is_compiled=is_compiled(row),
+    )

@@ -50,7 +50,7 @@ _SHARES = {
     "aiter_fp4_asm": TileShares(),
     "aiter_fp4_ck": TileShares(2),
 }
-"""By the name of the constants; all others take the fastest of a list."""
+"""Shares, by the name of the constants; all others take the fastest of a list."""
 
 
 def maker_of(impl: str) -> str:

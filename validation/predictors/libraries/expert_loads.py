@@ -50,7 +50,7 @@ class Routing:
     tokens: int
     topk: int
     experts: int
-    """Of all ranks."""
+    """Experts of all ranks."""
     ranks: int = 1
     distribution: str = "balanced"
     others: Others = Others.TAKEN_OUT

@@ -72,8 +72,8 @@ _SGLANG = {
     "h200": ((_SGLANG_WITHOUT,), (_SGLANG_BEFORE, _SGLANG_WITH)),
     "l40s": ((_SGLANG_WITHOUT, _SGLANG_WITH), (_SGLANG_WITHOUT, _SGLANG_WITH)),
 }
-"""By machine, of an odd and of an even number of releases. SGLang's Triton experts compute rows of
-other ranks' experts with the first one in some releases, and leave them out in others."""
+"""Tiles by machine, for an odd and an even number of releases. SGLang's Triton experts compute rows
+of other ranks' experts with the first one in some releases, and leave them out in others."""
 
 _VLLM_FIRST = ExpertRelease(_ZEROED, _SECOND, by_experts)
 _VLLM_LATER = ExpertRelease(_ZEROED, _THIRD, by_tokens)
@@ -87,7 +87,7 @@ _VLLM = {
     ("l40s", 3): (_VLLM_FIRST,),
     ("rtx-pro-6000", 2): (_VLLM_FIRST, _VLLM_LATER),
 }
-"""By machine and number of releases; all others had the later tile."""
+"""Tiles by machine and number of releases; all others had the later tile."""
 
 _EARLY = {
     ("2048", "768"), ("2688", "1856"), ("2880", "2880"), ("4096", "1536"),
@@ -117,7 +117,7 @@ _TRTLLM = {
     ("l40s", 1): (_AFTER,),
     ("l40s", 2): (_AFTER,),
 }
-"""Of early models, by machine and number of releases; later machines were measured later."""
+"""Tiles of early models, by machine and number of releases; later machines were measured later."""
 
 
 def releases_of(row: Row, machine: Machine, has: str, others: Others) -> tuple[ExpertRelease, ...]:

@@ -62,7 +62,7 @@ _DRAFT = {
 
 _OTHER_HOST_US = median(KDA_CONVOLUTION_HOSTS.values())
 _ALL_KEY_HEADS = 16
-"""Of Qwen3.5's gated delta nets on one device."""
+"""Key heads of Qwen3.5's gated delta nets on one device."""
 _ONLY_LATER = ("l40s",)
 """Machines whose rows of one release launch it once."""
 _VECTOR_TOKENS = 8

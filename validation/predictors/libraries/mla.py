@@ -30,9 +30,9 @@ from validation.predictors.library_rows import (
 from validation.sources.harness import MLA_HOSTS, MLA_MODULE_HOSTS
 
 _LATENT, _ROPE = 512, 64
-"""Of DeepSeek's MLA: what a token keeps in the cache."""
+"""Sizes of DeepSeek's MLA: what a token keeps in the cache."""
 _NOPE, _VALUE = 128, 128
-"""Of a head, after the up-projection; queries and keys have the rotary part besides."""
+"""Sizes of a head after the up-projection; queries and keys have the rotary part besides."""
 
 
 _T = TypeVar("_T")
@@ -59,7 +59,7 @@ _CONTEXT = {
     ("vllm", "vllm_flashmla"): _Context(),
     ("vllm", "vllm_triton_mla"): _Context(block_n=64),
 }
-"""By stack and its kernel; with an architecture where that one differs."""
+"""Kernels of prompts by stack and kernel; with an architecture where that one differs."""
 
 _PARALLEL = LatentKernel(name="", combine="combine")
 _TRITON = LatentKernel(name="", block_m=16, block_n=16, combine="combine")
@@ -229,7 +229,7 @@ _MODULES = {
         narrow=True,
     ),
 }
-"""Of SGLang, by architecture."""
+"""SGLang's modules, by architecture."""
 
 
 def _module(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
@@ -255,4 +255,4 @@ _MAKERS: dict[str, Callable[[Row, Machine], tuple[LibraryKernel, ...]]] = {
     "wideep_context_mla": _module,
     "wideep_generation_mla": _module,
 }
-"""By operation."""
+"""What makes each operation's kernels."""

@@ -30,7 +30,7 @@ _LATENT, _ROPE, _NOPE, _VALUE = 512, 64, 128, 128
 _DTYPE = "fp8_block"
 _STACK = {"framework": "sglang", "kernel": "sglang"}
 _BESIDE = "mla_module_elementwise"
-"""Of norms, rotary parts, and copies into the cache."""
+"""What is beside products: norms, rotary parts, and copies into the cache."""
 _QUANTISE = "mla_module_quantise"
 
 

@@ -42,7 +42,7 @@ class Operands:
     """What a dtype of a row says of the operands."""
 
     dtype: str
-    """That the matrix engine multiplies."""
+    """The dtype that the matrix engine multiplies."""
     input_bytes: float
     weight_bytes: float
     quantized: float = 0.0
@@ -83,8 +83,8 @@ _FLOWS: Mapping[tuple[str, str], _Flow] = {
     ("sm90", "vllm_fp8_block_vllm_default"): _Flow(pipelined=True, overlap=5.0),
     ("sm90", "vllm_fp8_vllm_default"): _Flow(pipelined=True),
 }
-"""By architecture and kernel, where rows that fits may use say so: on folds of them, other flows
-are at least 1.5 % further off."""
+"""Flows by architecture and kernel, where rows that fits may use say so: on folds of them, other
+flows are at least 1.5 % further off."""
 _NARROW_OF_FEW = frozenset({("sm100", "sglang_nvfp4_sglang"), ("sm100", "vllm_nvfp4_vllm_default")})
 """CUTLASS kernels for fp4 of serving stacks, whose tiles have half the columns where rows are few:
 from 149 tiles of 64 columns on, products of so few rows take two rounds of B200's PEs."""
@@ -117,7 +117,7 @@ OPERANDS: dict[str, Operands] = {
     "int8/fp8 (a8w8) float8_e4m3fn": Operands(dtype=_FP8, input_bytes=1, weight_bytes=1),
     "int8/fp8 (a8w8) int8": Operands(dtype="int8", input_bytes=1, weight_bytes=1),
 }
-"""By what files call it."""
+"""Operands by what files call them."""
 
 
 def kernel_name(library: KernelLibrary, dtype: str, fields: Mapping[str, str]) -> str:

@@ -114,4 +114,4 @@ FP8_RULES: Mapping[tuple[str, str], tuple[TileRule, ...]] = {
     # SGLang, as above, and vLLM before it had tiles for few rows.
     ("sm120", "sglang"): (TileRule(_tile(128, 128)),),
 }
-"""By architecture and whose rule it is."""
+"""Rules by architecture and by whose they are."""

@@ -17,7 +17,7 @@ from validation.programs.loops.timing import say
 
 WARM_UPS = 3
 TRIALS = 3
-"""Of the source's hundred: nothing here differs between trials."""
+"""How many of the source's hundred trials are run: nothing here differs between trials."""
 _FLUSHED = (32, 1024, 1024)
 """Integers of 8 bytes, more than any L2 holds."""
 

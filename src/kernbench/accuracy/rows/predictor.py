@@ -36,9 +36,11 @@ class Answer:
     how: str = ""
     """The configuration or algorithm that the time is of."""
     host_share: float = 0.0
-    """Of a program: the share of its time in which devices wait for their hosts, from 0 to 1."""
+    """The share of a program's time in which devices wait for their hosts, from 0 to 1."""
     shares: Mapping[str, float] = field(default_factory=dict)
-    """Of a program: what its devices' time is of, by kind of kernels."""
+    """What the devices' time of a program is of, by kind of kernels."""
+    peak_bytes: float = 0.0
+    """The peak of memory of a program's rank; 0 where it is not known."""
     ran: Ran | None = None
     """What was run for the time; None where there is none."""
     composed_us: float | None = None

@@ -36,7 +36,7 @@ class Row:
     file: str
     line: int
     form: Form = FORMS[-1]
-    """Of the file that it is in."""
+    """The form of the file that the row is in."""
     per: str = ""
     """Empty for a time as the source gives it. ``token`` or ``TFLOP`` if it gives a rate per device
     and second: the time is then a device's time for one of them."""

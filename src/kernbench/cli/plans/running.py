@@ -27,7 +27,7 @@ _OF_MODEL = frozenset(
     | {"rms_norm", "experts", "top_k", "expert_intermediate"}
 )
 _OF_LAYOUT = frozenset(
-    {"tp", "pp", "cp", "dp", "ep", "sequence_parallel", "recompute", "microbatch", "microbatches"}
+    {"tp", "pp", "cp", "dp", "ep", "sequence_parallel", "microbatch", "microbatches"}
     | {"shard", "shards"}
 )
 _LEFT_OUT = {
@@ -63,6 +63,7 @@ class Programs:
             **{name: layout[name] for name in sorted(_OF_LAYOUT)},
             "vocabulary": -(-self.model.vocabulary // wide) * wide,
             "seq": self.job.seq,
+            "recompute": "full" if timed.layout.recompute else "none",
             "compile": self.compiles,
         }
 

@@ -95,7 +95,7 @@ class _Folder:
     def __init__(self, make_context: MakeContext, num_ranks: int, work: Work) -> None:
         self._make_context, self._num_ranks, self._work = make_context, num_ranks, work
         self._folding: Folding | None = None
-        """That of the latest run."""
+        """The folding of the latest run."""
 
     def context(self, axes: Axes, base: int = 0, *, is_watched: bool = False) -> RuntimeContext:
         """Return a run with one rank for each place on the axes."""

@@ -30,7 +30,7 @@ _LOG = logger("run")
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 STDOUT = "-"
 SHOWN_KERNELS = 4
-"""Of those with the longest times, whose lines are shown."""
+"""How many kernels' lines are shown: those with the longest times."""
 SURE_SPILLS = 32
 """Registers of a thread that a report names: fewer are within what is not known of a compiler."""
 COLUMNS_OF_FILES = 160

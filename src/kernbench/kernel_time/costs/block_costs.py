@@ -23,6 +23,7 @@ _OWN_CACHE_BYTES = 28 * 1024
 _GROUP_ROWS = 64
 _MMA_ROWS, _MMA_COLUMNS, _MMA_BYTES = 16, 8, 32
 """The shape of one ``mma`` instruction: rows, columns, and bytes along K."""
+_MFMA_ROWS = 32
 _MMA_CYCLES = 25
 """From one to the next that adds to its result. Source: Sun et al., Dissecting Tensor Cores via
 Microbenchmarks, 2022: m16n8k16 and m16n8k32 on an A100."""
@@ -111,9 +112,36 @@ class BlockCosts:
         self.slowdown = max(Fraction(1), Fraction(warps.schedulers, resident))
         """Slowdown of engines of which every scheduler has a part, as some schedulers have no
         warp."""
-        # Barriers keep the warps of one block in step.
-        self.in_turns = blocks < 2 or resident < 2 * warps.schedulers
-        """Whether products and vector math of one program take turns."""
+
+    def alone_ps(self, product_ps: int, math_ps: int, delay_ps: int, *, again: bool) -> float:
+        """Return how long one block takes for products, vector math, and results' latency.
+
+        A barrier begins each iteration of its loop, and warps that multiply together end together:
+        products and math take turns. Where there is a product ``again``, some of a scheduler's
+        warps are at that while others are at math: only their first products, and the last ones of
+        the last of them, have no math beside them.
+        """
+        warps = max(self._block.num_warps // self._warps.schedulers, 1) if again else 1
+        alone = 0 if warps > 1 else math_ps
+        return delay_ps + max(product_ps + alone, math_ps + product_ps / warps)
+
+    def among_ps(self, product_ps: int, math_ps: int, delay_ps: int) -> float:
+        """Return how long a multiprocessor takes for one of the blocks that it holds.
+
+        A scheduler's warps each go from products to math and to what they wait for, and meet others
+        there, of all blocks. With one warp that is the sum, with many the busier of the two.
+        Source: mean value analysis of closed queueing networks, Reiser and Lavenberg, 1980.
+        """
+        schedulers = self._warps.schedulers
+        share = max(self._block.num_warps / schedulers, 1)
+        demands = product_ps / share, math_ps / share
+        queues = [0.0, 0.0]
+        rate = 0.0
+        for count in range(1, max(self._block.num_warps * self._blocks // schedulers, 1) + 1):
+            times = [each * (1 + queue) for each, queue in zip(demands, queues, strict=True)]
+            rate = count / (delay_ps + sum(times))
+            queues = [rate * each for each in times]
+        return share / rate
 
     @property
     def cache(self) -> SharedCache:
@@ -147,6 +175,17 @@ class BlockCosts:
             return self._sip.cycles_ps(_PRODUCT_CYCLES) + waits
         in_tensor_memory = block.architecture >= _TENSOR_MEMORY
         return self._sip.cycles_ps(_PRODUCT_CYCLES + _TENSOR_MEMORY_CYCLES * in_tensor_memory)
+
+    def repeated(self, trips: int, num_stages: int) -> Fraction:
+        """Return how many times as often a loop multiplies that is pipelined.
+
+        AMD's compiler peels the iterations that are in flight when the loop ends; it multiplies in
+        them, and selects the result by whether there was such an iteration.
+        Source: ``PipelineExpander.cpp`` of Triton, with a trip count that is not constant.
+        """
+        if self._block.architecture != NO_CUDA or not trips:
+            return Fraction(1)
+        return Fraction(trips + max(num_stages - 1, 0), trips)
 
     @property
     def reduce_latency_ps(self) -> int:
@@ -210,9 +249,10 @@ class BlockCosts:
             reads = rows * (width // columns) + width * (rows // _GROUP_ROWS)
             share = Fraction(1)
         else:
-            down, across = warp_grid(m, n, self._block.num_warps)
-            rows = -(-m // (_MMA_ROWS * down)) * _MMA_ROWS * down
-            width = -(-n // (_MMA_COLUMNS * across)) * _MMA_COLUMNS * across
+            tile = instruction_tile(m, n, self._block.architecture)
+            down, across = warp_grid(m, n, self._block.num_warps, tile)
+            rows = -(-m // (tile[0] * down)) * tile[0] * down
+            width = -(-n // (tile[1] * across)) * tile[1] * across
             reads = rows * across + width * down
             share = self._warps.mma_share
             if converted:
@@ -226,15 +266,29 @@ class BlockCosts:
         return self._sip.cycles_ps(ceil_ps(max(count * max(math, conversion), shared)))
 
 
-def warp_grid(m: int, n: int, num_warps: int) -> tuple[int, int]:
+def instruction_tile(m: int, n: int, architecture: int) -> tuple[int, int]:
+    """Return the rows and columns of an instruction by which warps multiply from registers.
+
+    AMD's have 32 of both where the product has, else 16; warps that are left repeat what others do.
+    Source: ``AccelerateAMDMatmul.cpp`` of Triton.
+    """
+    if architecture != NO_CUDA:
+        return _MMA_ROWS, _MMA_COLUMNS
+    side = _MFMA_ROWS if min(m, n) >= _MFMA_ROWS else _MMA_ROWS
+    return side, side
+
+
+def warp_grid(
+    m: int, n: int, num_warps: int, tile: tuple[int, int] = (_MMA_ROWS, _MMA_COLUMNS)
+) -> tuple[int, int]:
     """Return over how many rows and columns of warps Triton lays a product's tile.
 
-    It doubles the side on which warps have more instructions left, of 16 rows and 8 columns; rows
-    where both have as many.
+    It doubles the side on which warps have more instructions left, of a ``tile`` of rows and
+    columns; rows where both have as many.
     """
     down = across = 1
     while down * across < num_warps:
-        if m * across * _MMA_COLUMNS >= n * down * _MMA_ROWS:
+        if m * across * tile[1] >= n * down * tile[0]:
             down *= 2
         else:
             across *= 2

@@ -40,12 +40,13 @@ def forgotten_bytes(cache: CacheSpec) -> int:
     return 2 * cache.held_bytes
 
 
-def still_there(reused: Fraction) -> Fraction:
+def still_there(reused: Share) -> Share:
     """Return which share of data is there after ``reused`` times what a cache holds.
 
     All of it up to once, none of it from twice on.
     """
-    return max(_NONE, min(2 - reused, _ALL))
+    kind = type(reused)
+    return max(kind(0), min(2 - reused, kind(1)))
 
 
 def nearest_step(share: Fraction) -> Fraction:

@@ -35,7 +35,7 @@ class Reduction:
 
     outputs: int
     inputs: int
-    """Of each output."""
+    """How many inputs each output has."""
     run: int
     """Elements beside each other that are all reduced, or all kept."""
     is_along: bool

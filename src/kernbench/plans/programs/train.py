@@ -1,8 +1,9 @@
-"""Trains a decoder that is split over devices: ``torchrun train.py CONFIG.json``.
+"""Trains a decoder that is split over devices: ``torchrun train.py CONFIG``.
 
-The configuration names the model's sizes, the split, and the steps (`Config`). Rank 0 prints the
-time of each step in microseconds and the peak of its memory in bytes, as JSON. Sources:
-pytorch/torchtitan's order of splits (pipeline, tensor, recomputation, compile, shards).
+The configuration is JSON, or a file of it; it names the model's sizes, the split, and the steps
+(`Config`). Rank 0 prints the time of each step in microseconds and the peak of its memory in bytes,
+as JSON. Source of the order of splits (pipeline, tensor, recomputation, compile, shards):
+pytorch/torchtitan.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +39,11 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +79,11 @@ class Config:
     schedule: str = "1f1b"
     """``1f1b``, ``gpipe``, or ``interleaved`` (two pieces of the model a stage)."""
     sequence_parallel: bool = False
-    recompute: bool = False
+    recompute: str = "none"
+    """What backward does again of layers' forward passes: ``none``, ``full``, or ``selective``:
+    all but attention, exchanges and every second product."""
+    recompute_share: float = 1.0
+    """The share of layers that do so."""
     compile: bool = False
     steps: int = 3
 
@@ -188,19 +198,23 @@ class Experts(nn.Module):
 class Block(nn.Module):
     """A layer of the decoder."""
 
-    def __init__(self, config: Config, experts: dist.ProcessGroup | None) -> None:
+    def __init__(self, config: Config, number: int, experts: dist.ProcessGroup | None) -> None:
         super().__init__()
         norm = nn.RMSNorm if config.rms_norm else nn.LayerNorm
         self.norm_1, self.attention = norm(config.hidden), Attention(config)
         self.norm_2 = norm(config.hidden)
         self.mlp = MLP(config) if config.intermediate else None
         self.experts = Experts(config, experts) if config.experts else None
-        self.recomputes = config.recompute
+        # The layers of which something is computed again are spread evenly.
+        share = config.recompute_share
+        is_one = int((number + 1) * share) > int(number * share)
+        self.recompute = config.recompute if is_one else "none"
 
     def forward(self, x: Tensor, angles: Tensor | None) -> Tensor:
-        if self.recomputes:
-            return checkpoint(self.layer, x, angles, use_reentrant=False)
-        return self.layer(x, angles)
+        if self.recompute == "none":
+            return self.layer(x, angles)
+        more = {"context_fn": selective} if self.recompute == "selective" else {}
+        return checkpoint(self.layer, x, angles, use_reentrant=False, **more)
 
     def layer(self, x: Tensor, angles: Tensor | None) -> Tensor:
         x = x + self.attention(self.norm_1(x), angles)
@@ -209,13 +223,34 @@ class Block(nn.Module):
         return x + (parts[0] if len(parts) == 1 else parts[0] + parts[1])
 
 
+_KEPT = {
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops._c10d_functional.reduce_scatter_tensor.default,
+}
+
+
+def selective() -> Any:
+    """Return what a layer keeps for its backward pass: attention, sums, every second product."""
+    products: Counter[bool] = Counter()
+
+    def keeps(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        is_product = op == torch.ops.aten.mm.default
+        products[context.is_recompute] += is_product
+        is_kept = op in _KEPT or (is_product and products[context.is_recompute] % 2)
+        return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(keeps)
+
+
 class Decoder(nn.Module):
     """A piece of the model: some layers, tokens in front or logits behind where it has an end."""
 
     def __init__(self, config: Config, piece: int, pieces: int, experts: Any) -> None:
         super().__init__()
         own = range(config.layers * piece // pieces, config.layers * (piece + 1) // pieces)
-        self.layers = nn.ModuleDict({str(number): Block(config, experts) for number in own})
+        self.layers = nn.ModuleDict({str(number): Block(config, number, experts) for number in own})
         self.is_first, self.is_last = piece == 0, piece == pieces - 1
         if self.is_first:
             self.tokens = nn.Embedding(config.vocabulary, config.hidden)
@@ -412,8 +447,8 @@ class Training:
 
 
 def main() -> None:
-    with Path(sys.argv[1]).open() as file:
-        config = Config(**json.load(file))
+    given = sys.argv[1]
+    config = Config(**json.loads(given if given.startswith("{") else Path(given).read_text()))
     training = Training(config)
     dist.barrier()
     for _ in range(config.steps):

@@ -61,7 +61,7 @@ _WRONG: dict[str, tuple[str, Callable[[Array, Array], Array]]] = {
     ),
     **dict.fromkeys(("arith.shli", "arith.shrsi", "arith.shrui"), ("shifts", _shifts_too_far)),
 }
-"""By operation, its verb and the lanes for which it has no result."""
+"""Each operation's verb and the lanes for which it has no result."""
 
 
 class Arithmetic(Check):

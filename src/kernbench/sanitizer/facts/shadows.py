@@ -226,7 +226,8 @@ class Swaps:
 
     def __init__(self) -> None:
         self._sums: dict[int, tuple[Operand, Operand, int]] = {}
-        """By the id of a tile, which is kept too: of which tile, along which axis, it is the sum.
+        """What tiles are sums, by the id of the tile, which is kept too: of which tile, along which
+        axis, it is the sum.
 
         Slots are given to other tiles in kernels that decide by data.
         """

@@ -35,7 +35,7 @@ RACES: Mapping[AccessKind, tuple[AccessKind, ...]] = {
     AccessKind.UPDATE_HERE: (AccessKind.WRITE, AccessKind.READ),
     AccessKind.OBSERVE: (AccessKind.WRITE,),
 }
-"""By kind, those with which it races where nothing orders the two."""
+"""The kinds with which each races where nothing orders the two."""
 
 RACES_ELSEWHERE: Mapping[AccessKind, tuple[AccessKind, ...]] = {
     AccessKind.READ: (),

@@ -32,9 +32,9 @@ class ProgramOrder:
     ) -> None:
         self.segments = segments
         self.current = segments.begin(grid, clock, who, begun, device)
-        """By linear program id."""
+        """Segments, by linear program id."""
         self._found: dict[int, dict[tuple[int, int], tuple[OrderedMap, int]]] = {}
-        """By program and place, what it found there last."""
+        """What each program found at a place last."""
 
     def of(self, programs: Array) -> Array:
         """Return the segments of programs that are about to access memory."""

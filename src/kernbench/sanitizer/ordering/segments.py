@@ -67,9 +67,9 @@ class Past:
 
     def __init__(self) -> None:
         self.whole: dict[int, int] = {}
-        """By timeline, the index of the newest launch that has ended."""
+        """Each timeline's index of the newest launch that has ended."""
         self.reached: dict[int, int] = {}
-        """By program of a launch that need not have ended, the newest segment."""
+        """The newest segment of each program of a launch that need not have ended."""
         self._merged: set[int] = set()
 
     def has_whole(self, launch: Launch) -> bool:
@@ -108,7 +108,7 @@ class Segments:
         self._by_timeline: dict[int, list[Launch]] = {}
         self._num_programs = 1
         self._acquired: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
-        """By program: from which segment on it knows which others."""
+        """For each program, from which segment on it knows which others."""
         self._pasts: dict[int, Past] = {}
         self._remembered = 0
         self._devices: set[int] = set()

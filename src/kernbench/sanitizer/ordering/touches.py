@@ -136,7 +136,7 @@ class Touches:
 
     def __init__(self) -> None:
         self._by_timeline: dict[int, dict[Any, Touch]] = {}
-        """Of every timeline the touches by their keys, oldest first."""
+        """The touches of every timeline by their keys, oldest first."""
         self._limits: dict[int, int] = {}
 
     def __iter__(self) -> Iterator[Touch]:

@@ -6,10 +6,11 @@ import gc
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from types import CodeType, ModuleType
+from itertools import chain
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from kernbench.torch_bridge.assigned.in_c import Setting, tell_of_calls
+from kernbench.torch_bridge.assigned.in_c import Setting, say_of_calls, tell_of_calls
 from kernbench.torch_bridge.assigned.owners import Owners, is_simple
 from kernbench.torch_bridge.assigned.registries import (
     codes_of,
@@ -30,6 +31,7 @@ from kernbench.torch_bridge.assigned.writes import (
     CAN_SEE_CLASSES,
     put,
     tell_of_classes,
+    tell_of_functions,
     tell_of_modules,
 )
 from kernbench.torch_bridge.base.patches import MISSING, Patches
@@ -39,6 +41,8 @@ _OWN_FRAMES = 3
 """``_note`` and what calls it, up to who writes."""
 _LEFT_OUT = ("kernbench.", "importlib.", "_frozen_importlib")
 """Modules that write for all: ours, and those that import."""
+_LISTS = (gc.callbacks, sys.path_hooks)
+"""What programs add to in modules that are left out otherwise, with the list of finders."""
 _WRITES_DIRECTLY = {"vars", "__dict__"}
 _MOST_CHANGES_OF_ALL = 32
 """A table that changes more often without anything of a process's own is a cache."""
@@ -104,13 +108,17 @@ class Assignments:
         self._names: frozenset[str] = frozenset()
         """The names that the program uses."""
         self._packages: frozenset[str] = frozenset()
+        self._said = base.session.for_all
 
     def install(self, patches: Patches) -> None:
         """Keep what is assigned from now on for its process."""
         tell_of_calls(self._begin_setting, patches)
+        say_of_calls(self._said.setdefault, patches)
         tell_of_modules(self._note, patches)
         if CAN_SEE_CLASSES:
             tell_of_classes(self._note, patches)
+            tell_of_functions(self._note, patches)
+        self._watch(table_of(each, self._owners) for each in (*_LISTS, sys.meta_path))
 
     def close(self) -> None:
         """Show what all have, at the end of a run, before anything that it replaced is restored.
@@ -121,17 +129,20 @@ class Assignments:
 
     def meet(self, module: ModuleType) -> None:
         """Watch the registries of a module that all share."""
+        self._watch(self._tables_of(module))
+
+    def _tables_of(self, module: ModuleType) -> Iterator[Table]:
         if is_machinery(module.__name__) or not self._owners.is_shared(module):
             return
         registries, owners = registries_of(module), self._owners
-        made: list[Table] = []
         for function in registries.dispatching:
             registry = gc.get_referents(function.registry)[0]
-            made.append(Dispatching(registry, owners, function))
-        made.extend(table_of(each, owners) for each in registries.containers)
+            yield Dispatching(registry, owners, function)
+        for each in registries.containers:
+            yield table_of(each, owners)
         if registries.names:
-            made.append(Assigned(module, registries.names, owners))
-        self._watch((*made, *self._expected(module)))
+            yield Assigned(module, registries.names, owners)
+        yield from self._expected(module)
 
     def _watch(self, tables: Iterable[Table]) -> None:
         added: list[Table] = []
@@ -149,16 +160,18 @@ class Assignments:
         """
         self._names = frozenset(name for code in codes_of(program) for name in code.co_names)
         self._packages = frozenset(name.partition(".")[0] for name in self._names)
-        for module in list(sys.modules.values()):
-            if isinstance(module, ModuleType):
-                self.meet(module)
+        modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
+        self._watch(chain.from_iterable(map(self._tables_of, modules)))
 
     def _expected(self, module: ModuleType) -> Iterator[Table]:
         if module.__name__.partition(".")[0] in self._packages:
             space = vars(module)
-            for each in self._names & space.keys():
-                if kind_of(space[each]) is not None:
-                    yield table_of(space[each], self._owners)
+            named = [space[each] for each in self._names & space.keys()]
+            for each in [value for value in named if isinstance(value, type)]:
+                named += [vars(each)[name] for name in self._names & vars(each).keys()]
+            for each in named:
+                if kind_of(each) is not None:
+                    yield table_of(each, self._owners)
             if not self._names.isdisjoint(_WRITES_DIRECTLY):
                 yield ModuleSpace(module, self._owners)
 
@@ -227,7 +240,7 @@ class Assignments:
         return process
 
     def _note(self, owner: Any, name: str, value: Any) -> None:
-        """Note that an attribute of a module or class is about to be assigned."""
+        """Note that an attribute of a module, class or function is about to be assigned."""
         process = self._noted()
         key = (id(owner), name)
         if process is None or key in process.assigned:
@@ -293,6 +306,7 @@ class Assignments:
 
 def _read(owner: Any, name: str) -> Any:
     """Return an own attribute as it is kept, ``MISSING`` if there is none."""
-    if name == "__class__" or (isinstance(owner, type) and name in vars(type)):
+    kind = next((each for each in (type, FunctionType) if isinstance(owner, each)), None)
+    if name == "__class__" or (kind is not None and name in vars(kind)):
         return getattr(owner, name, MISSING)
     return vars(owner).get(name, MISSING)

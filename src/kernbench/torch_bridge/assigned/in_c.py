@@ -3,23 +3,71 @@
 from __future__ import annotations
 
 import abc
+import asyncio
+import calendar
 import codecs
 import csv
+import faulthandler
 import locale
+import os
+import resource
 import socket
 import sys
+import threading
+import time
 from collections.abc import Callable, Hashable
 from functools import partial, wraps
 from typing import Any
 
+import torch
+
+from kernbench.clock import user_site
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.call_counts import unseen
+from kernbench.torch_bridge.processes.process import HERE
 
 _abc: Any = sys.modules["_abc"]
 _register_error, _lookup_error = codecs.register_error, codecs.lookup_error
+_set_umask = os.umask
 _set_locale, _limit_fields = locale.setlocale, csv.field_size_limit
 _register_dialect, _unregister_dialect = csv.register_dialect, csv.unregister_dialect
 _register_search, _unregister_search = codecs.register, codecs.unregister
+
+
+def _umask() -> int:
+    mask = _set_umask(0)
+    _set_umask(mask)
+    return mask
+
+
+def _policy() -> Any:
+    return vars(asyncio.events)["_event_loop_policy"]
+
+
+_set_digits, _set_timeout = sys.set_int_max_str_digits, socket.setdefaulttimeout
+_set_policy = asyncio.set_event_loop_policy
+_Row = tuple[Any, str, str, Callable[[], Any], Callable[[Any], object]]
+_SETTINGS: tuple[_Row, ...] = (
+    (sys, "setrecursionlimit", "recursion", sys.getrecursionlimit, sys.setrecursionlimit),
+    (sys, "set_int_max_str_digits", "digits", sys.get_int_max_str_digits, _set_digits),
+    (sys, "setswitchinterval", "switches", sys.getswitchinterval, sys.setswitchinterval),
+    (socket, "setdefaulttimeout", "timeouts", socket.getdefaulttimeout, _set_timeout),
+    (csv, "field_size_limit", "fields", _limit_fields, _limit_fields),
+    (locale, "setlocale", "locale", *2 * (partial(_set_locale, locale.LC_ALL),)),
+    (os, "umask", "umask", _umask, _set_umask),
+    (threading, "stack_size", "stacks", threading.stack_size, threading.stack_size),
+    (calendar, "setfirstweekday", "week", calendar.firstweekday, calendar.setfirstweekday),
+    (asyncio, "set_event_loop_policy", "loops", _policy, _set_policy),
+    (asyncio.events, "set_event_loop_policy", "loops", _policy, _set_policy),
+)
+"""Functions that set something: owner, name, what they set, and how that is read and written."""
+_FOR_ALL: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (faulthandler, ("disable", "enable")),
+    (os, ("nice", "sched_setaffinity", "setpriority")),
+    (resource, ("setrlimit",)),
+    (time, ("tzset",)),
+)
+"""Functions that set what the operating system or Python's C has once for the real process."""
 
 
 class Setting:
@@ -79,17 +127,54 @@ def tell_of_calls(begin: Begin, patches: Patches) -> None:
 
         patches.set(owner, name, unseen(call))
 
-    tell(sys, "setrecursionlimit", "recursion", sys.getrecursionlimit, sys.setrecursionlimit)
-    limit = sys.set_int_max_str_digits
-    tell(sys, "set_int_max_str_digits", "digits", sys.get_int_max_str_digits, limit)
-    timeout = socket.setdefaulttimeout
-    tell(socket, "setdefaulttimeout", "timeouts", socket.getdefaulttimeout, timeout)
-    tell(csv, "field_size_limit", "fields", _limit_fields, _limit_fields)
-    whole = partial(_set_locale, locale.LC_ALL)
-    tell(locale, "setlocale", "locale", whole, whole)
+    for row in (*_SETTINGS, _interop_threads(patches)):
+        tell(*row)
     for name in ("register_dialect", "unregister_dialect"):
         tell(csv, name, "dialects", _dialects, _put_dialects)
+    _tell_of_codecs(begin, patches)
+    register_class = abc.ABCMeta.register
 
+    def register_subclass(cls: Any, subclass: Any) -> Any:
+        get, put = partial(_registered_with, cls), partial(_put_subclasses, cls)
+        begin(("abstract class", cls), partial(Setting, get, put))
+        return register_class(cls, subclass)
+
+    patches.set(abc.ABCMeta, "register", unseen(register_subclass))
+
+
+def _interop_threads(patches: Patches) -> _Row:
+    """Return the row of a setting that C++ takes once: it is only told again."""
+    count = torch.get_num_interop_threads()
+
+    def put(wanted: int) -> None:
+        nonlocal count
+        count = wanted
+
+    patches.set(torch, "get_num_interop_threads", unseen(lambda: count))
+    patches.set(torch, "set_num_interop_threads", unseen(put))
+    return torch, "set_num_interop_threads", "interop", torch.get_num_interop_threads, put
+
+
+def say_of_calls(say: Callable[[str], object], patches: Patches) -> None:
+    """Call ``say`` with each function that is called and sets something for all processes."""
+
+    def tell(owner: Any, name: str) -> None:
+        function = getattr(owner, name)
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if HERE.process is not None and not HERE.is_foreign and not HERE.is_importing:
+                say(f"{owner.__name__}.{name}() at {user_site()}")
+            return function(*args, **kwargs)
+
+        patches.set(owner, name, unseen(call))
+
+    for owner, names in _FOR_ALL:
+        for name in names:
+            tell(owner, name)
+
+
+def _tell_of_codecs(begin: Begin, patches: Patches) -> None:
     searches: list[Any] = []
     """Functions that look for codecs, of the running process."""
 
@@ -116,17 +201,9 @@ def tell_of_calls(begin: Begin, patches: Patches) -> None:
         begin(("errors of codecs", name), partial(Setting, get, put))
         _register_error(name, handler)
 
-    register_class = abc.ABCMeta.register
-
-    def register_subclass(cls: Any, subclass: Any) -> Any:
-        get, put = partial(_registered_with, cls), partial(_put_subclasses, cls)
-        begin(("abstract class", cls), partial(Setting, get, put))
-        return register_class(cls, subclass)
-
     patches.set(codecs, "register", unseen(register))
     patches.set(codecs, "unregister", unseen(unregister))
     patches.set(codecs, "register_error", unseen(register_error))
-    patches.set(abc.ABCMeta, "register", unseen(register_subclass))
 
 
 def _dialects() -> dict[str, Any]:

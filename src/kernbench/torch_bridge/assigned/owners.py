@@ -30,8 +30,8 @@ class Owners:
         return isinstance(module, str) and (module in _MAINS or module in self._own_modules)
 
     def is_shared(self, owner: Any) -> bool:
-        """Return whether all processes have the same module or class."""
-        if not isinstance(owner, type):
+        """Return whether all processes have the same module, class or function."""
+        if isinstance(owner, ModuleType):
             name = owner.__name__
             return sys.modules.get(name) is owner and not self._is_left_out(name)
         name = owner.__module__

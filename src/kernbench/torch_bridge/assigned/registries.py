@@ -69,6 +69,7 @@ class Registries(NamedTuple):
     """Functions of ``functools.singledispatch``."""
 
 
+@cache
 def is_machinery(module: str) -> bool:
     """Return whether nothing in a module is watched."""
     if module == "multiprocessing.reduction":

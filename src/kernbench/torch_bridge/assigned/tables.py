@@ -133,7 +133,7 @@ class Registry(Table):
     """A dictionary."""
 
     _kind_of_values: type | None = None
-    """That of the first value that it had when it was imported."""
+    """The kind of the first value that it had when it was imported."""
 
     def see(self) -> None:
         super().see()

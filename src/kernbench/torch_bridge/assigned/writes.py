@@ -1,13 +1,14 @@
-"""Writes to attributes of modules and classes, told of before they happen.
+"""Writes to attributes of modules, classes and functions, told of before they happen.
 
-Each goes through the ``tp_setattro`` of the module's or the class's type, so that this is the one
-place to look. Nothing is asked where nothing is written: reads, and attributes of other objects,
-cost what they did.
+Each goes through the ``tp_setattro`` of the module's, class's or function's type, so that this is
+the one place to look. Nothing is asked where nothing is written: reads, and attributes of other
+objects, cost what they did.
 
 A module's type gets a ``__setattr__`` in its own dictionary, and the slot that Python itself gives
 to classes that define one. Types of classes cannot have that: pybind11's own metaclass calls
 ``PyType_Type.tp_setattro``, which would look up the ``__setattr__`` of that metaclass, which calls
-it again. Their slot gets a few instructions that call a function of ours and go on with Python's.
+it again. Their slot, and that of functions, which nobody can derive from, gets a few instructions
+that call a function of ours and go on with Python's.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import gc
 import mmap
 import platform
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from kernbench.torch_bridge.base.patches import MISSING, Patches
@@ -53,8 +54,13 @@ def _pointer(kind: type) -> int:
 
 _SET_MODULES, _SET_CLASSES, _CALL_PYTHON = map(_pointer, (ModuleType, type, _Assigned))
 """What Python has in the slots, the last for classes that define ``__setattr__``."""
-_set_module, _set_class = _SET(_SET_MODULES), _SET(_SET_CLASSES)
-_delete_in_module, _delete_in_class = _DELETE(_SET_MODULES), _DELETE(_SET_CLASSES)
+_SET_FUNCTIONS = _pointer(FunctionType)
+_set_module, _delete_in_module = _SET(_SET_MODULES), _DELETE(_SET_MODULES)
+_WRITES = {
+    type: (_SET(_SET_CLASSES), _DELETE(_SET_CLASSES)),
+    FunctionType: (_SET(_SET_FUNCTIONS), _DELETE(_SET_FUNCTIONS)),
+    ModuleType: (_set_module, _delete_in_module),
+}
 _EXECUTABLE = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
 
 
@@ -71,12 +77,12 @@ CAN_SEE_CLASSES = _can_add_instructions()
 
 
 def put(owner: Any, name: str, value: Any) -> None:
-    """Write an own attribute of a module or class, telling nobody; ``MISSING`` removes it."""
-    is_class = isinstance(owner, type)
+    """Write an own attribute, telling nobody; ``MISSING`` removes it."""
+    write, remove = next(both for kind, both in _WRITES.items() if isinstance(owner, kind))
     if value is not MISSING:
-        (_set_class if is_class else _set_module)(owner, name, value)
+        write(owner, name, value)
     elif name in vars(owner):
-        (_delete_in_class if is_class else _delete_in_module)(owner, name, None)
+        remove(owner, name, None)
 
 
 def tell_of_modules(told: Told, patches: Patches) -> None:
@@ -106,32 +112,45 @@ def tell_of_modules(told: Told, patches: Patches) -> None:
 
 def tell_of_classes(told: Told, patches: Patches) -> None:
     """Call ``told`` before each write to an attribute of a class, until ``patches`` closes."""
-
-    def heard(owner: Any, name: str, value: int | None) -> None:
-        told(owner, name, MISSING if value is None else ctypes.cast(value, _object).value)
-
-    function = _TOLD(unseen(heard))
-    addresses = (ctypes.cast(function, _address).value or 0, _SET_CLASSES)
-    code = bytes.fromhex(
-        _CALL_AND_GO_ON.format(*(each.to_bytes(8, "little").hex() for each in addresses))
-    )
-    page = mmap.mmap(-1, len(code), prot=_EXECUTABLE)
-    page.write(code)
-    there = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    there = _instructions(told, _SET_CLASSES, patches)
 
     def point(before: int, now: int) -> None:
         for name in _NAMES:
             _address.from_address(id(vars(type)[name]) + _WRAPPED).value = now
         _replace(type, before, now)
 
-    def restore() -> None:
-        point(there, _SET_CLASSES)
+    patches.on_close(point, there, _SET_CLASSES)
+    point(_SET_CLASSES, there)
+
+
+def tell_of_functions(told: Told, patches: Patches) -> None:
+    """Call ``told`` before each write to an attribute of a function, until ``patches`` closes."""
+    there = _instructions(told, _SET_FUNCTIONS, patches)
+    patches.on_close(_replace, FunctionType, there, _SET_FUNCTIONS)
+    _replace(FunctionType, _SET_FUNCTIONS, there)
+
+
+def _instructions(told: Told, go_on: int, patches: Patches) -> int:
+    """Return where instructions are that tell of a write and go on with Python's function."""
+
+    def heard(owner: Any, name: str, value: int | None) -> None:
+        told(owner, name, MISSING if value is None else ctypes.cast(value, _object).value)
+
+    function = _TOLD(unseen(heard))
+    addresses = (ctypes.cast(function, _address).value or 0, go_on)
+    code = bytes.fromhex(
+        _CALL_AND_GO_ON.format(*(each.to_bytes(8, "little").hex() for each in addresses))
+    )
+    page = mmap.mmap(-1, len(code), prot=_EXECUTABLE)
+    page.write(code)
+
+    def free() -> None:
         # What the instructions use lives until here.
         assert function is not None
         page.close()
 
-    patches.on_close(restore)
-    point(_SET_CLASSES, there)
+    patches.on_close(free)
+    return ctypes.addressof(ctypes.c_char.from_buffer(page))
 
 
 def _replace(kind: type, before: int, now: int) -> None:

@@ -21,7 +21,8 @@ _IN_PLACE: dict[Any, Any] = {
 _PAIRWISE: dict[Any, Any] = {ReduceOp.MIN: torch.minimum, ReduceOp.MAX: torch.maximum}
 _KINDS: Any = ReduceOp.RedOpType.__members__
 _NAMES = {kind.value: name.lower() for name, kind in _KINDS.items()}
-"""By number: the texts and the hashes of kinds are slow, and each call of each rank asks."""
+"""Names of reductions by number: the texts and the hashes of kinds are slow, and each call of each
+rank asks."""
 _OF_BITS = frozenset(_KINDS[name].value for name in ("BAND", "BOR", "BXOR"))
 
 

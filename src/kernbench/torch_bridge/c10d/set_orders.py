@@ -19,6 +19,8 @@ from kernbench.clock import frame_of_program, local_of
 _MOST_FRAMES, _MOST_STEPS = 8, 6
 _KEEPING = frozenset(("enumerate", "frozenset", "iter", "list", "reversed", "set", "tuple", "zip"))
 """Functions whose result has the order of what they are given, or another order of a set."""
+_JOINING = frozenset(("copy", "difference", "intersection", "symmetric_difference", "union"))
+"""Methods of sets that make a set."""
 _Loop = ast.For | ast.AsyncFor | ast.comprehension
 
 
@@ -33,7 +35,7 @@ def unordered_loop(frame: FrameType | None) -> str | None:
             break
         file = frame.f_code.co_filename
         for loop, line, scope in _loops_around(file, frame.f_lineno):
-            if _has_set_of_strings(loop.iter, scope, frame):
+            if _has_set_of_strings(loop.iter, loop, scope, frame):
                 return f"{file.rpartition('/')[2]}:{line}"
         frame = frame_of_program(frame.f_back)
     return None
@@ -63,7 +65,7 @@ def _loops(node: ast.AST, scope: ast.AST, line: int) -> Iterator[tuple[_Loop, in
 
 
 def _has_set_of_strings(
-    node: ast.expr, scope: ast.AST, frame: FrameType, depth: int = _MOST_STEPS
+    node: ast.expr, loop: _Loop, scope: ast.AST, frame: FrameType, depth: int = _MOST_STEPS
 ) -> bool:
     """Return whether what a loop goes over has the order of a set of strings."""
     if not depth:
@@ -71,8 +73,13 @@ def _has_set_of_strings(
     parts: list[ast.expr] = []
     if isinstance(node, ast.Set):
         return any(isinstance(each, ast.Constant) and _is_text(each.value) for each in node.elts)
+    if _makes_set(node):
+        names = [each for each in ast.walk(loop.target) if isinstance(each, ast.Name)]
+        return any(_is_text(_value_of(each, frame)) for each in names)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _KEEPING:
         parts = node.args
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        parts = [node.func.value] if node.func.attr in _JOINING else []
     elif isinstance(node, ast.BinOp):
         parts = [node.left, node.right]
     elif isinstance(node, (ast.Name, ast.Attribute)):
@@ -81,7 +88,21 @@ def _has_set_of_strings(
             return any(map(_is_text, value))
         if isinstance(value, (list, tuple)) and isinstance(node, ast.Name):
             parts = list(_assigned_to(node.id, scope))
-    return any(_has_set_of_strings(each, scope, frame, depth - 1) for each in parts)
+    return any(_has_set_of_strings(each, loop, scope, frame, depth - 1) for each in parts)
+
+
+def _makes_set(node: ast.expr) -> bool:
+    """Return whether an expression makes a set, of whatever."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id in ("set", "frozenset")
+    return isinstance(node, ast.SetComp) or (
+        isinstance(node, ast.BinOp) and any(map(_is_view, (node.left, node.right)))
+    )
+
+
+def _is_view(node: ast.expr) -> bool:
+    function = node.func if isinstance(node, ast.Call) else None
+    return isinstance(function, ast.Attribute) and function.attr in ("items", "keys")
 
 
 def _assigned_to(name: str, scope: ast.AST) -> Iterator[ast.expr]:

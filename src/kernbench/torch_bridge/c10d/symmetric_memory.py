@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _PAD_BYTES = 16 << 10
 _ELEMENT_BYTES = 4
-"""Of a signal, and of what is written by the stream itself."""
+"""The size of a signal, and of what is written by the stream itself."""
 
 
 class OwnSharing:

@@ -10,7 +10,6 @@ import functools
 import importlib
 import os
 import pkgutil
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -91,6 +90,7 @@ _BY_FUNCTION = ("get_torch_obj_rule_map", "get_tensor_method")
 """What makes Dynamo's rules by function, and keeps them."""
 _ENTRIES = (
     ("torch._dynamo.convert_frame", "CatchErrorsWrapper.__call__"),
+    ("torch._dynamo.aot_compile", "aot_compile_fullgraph"),
     ("torch._inductor.compile_fx", "compile_fx"),
     ("torch._inductor.compile_fx", "compile_fx_inner"),
 )
@@ -241,7 +241,7 @@ class Compiler:
 
         for module, path in _ENTRIES:
             *owners, name = path.split(".")
-            owner = functools.reduce(getattr, owners, sys.modules[module])
+            owner = functools.reduce(getattr, owners, importlib.import_module(module))
             self._patches.set(owner, name, self._while_compiling(getattr(owner, name)))
         most = dynamo_config.accumulated_recompile_limit * self._run.machine.num_sips
         self._configure(dynamo_config, accumulated_recompile_limit=most)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from kernbench.torch_bridge.base.patches import Patches
@@ -129,7 +130,7 @@ def _on_device(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make(size: Any, stride: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
         made = original(size, stride, device, *args, **kwargs)
-        if device.type == DEVICE_TYPE and device_of(made).type != DEVICE_TYPE:
+        if torch.device(device).type == DEVICE_TYPE and device_of(made).type != DEVICE_TYPE:
             settle(made, with_index(device), "aten.empty")
         return made
 

@@ -17,6 +17,7 @@ from kernbench.errors import BadPointerError, UnreachableError
 from kernbench.memory import Buffer
 from kernbench.runtime_api import HostMemory, LentMemory, unreachable
 from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.dispatch.known_values import known_storage
 from kernbench.torch_bridge.dispatch.touching import count_writes
 from kernbench.torch_bridge.placement.names import device_at, unobserved
 from kernbench.torch_bridge.placement.residence import residence_of, storage_of
@@ -169,9 +170,7 @@ def buffer_of_storage(storage: Any, sip_id: int, name: str) -> Buffer:
 
 
 def _known_buffer(start: int, storage: Any, sip_id: int) -> Buffer:
-    known = getattr(storage, "_known", None)
-    if known is not None and known.nbytes() != storage.nbytes():
-        known = None
+    known = known_storage(storage)
     label = f"memory at {start:#x}"
     buffer = Buffer(max(start, 0), storage.nbytes(), sip_id, label, known is not None)
     if known is not None:

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 MOST_ELEMENTS = 1 << 14
 """The largest tensor whose values are kept: counters, lengths, positions, masks of a batch."""
 
+MOST_ZERO_BYTES = 1 << 24
+"""The largest memory of zeros that a program may write known values into: tables of requests."""
+
 _ZEROS = frozenset({"aten.zeros", "aten.zeros_like", "aten.new_zeros"})
 
 
@@ -63,6 +66,16 @@ def values_of(tensor: Tensor) -> Tensor | None:
         return tensor
     kept = _kept(tensor)
     return None if kept is None else _view(kept, tensor)
+
+
+def known_storage(storage: Any) -> Any:
+    """Return the host storage with a storage's known contents, or None; many zeros are made now."""
+    kept = getattr(storage, "_known", None)
+    if kept is _MANY_ZEROS and storage.nbytes() <= MOST_ZERO_BYTES:
+        # Pages of zeros take memory once they are written.
+        zeros = torch.zeros(storage.nbytes(), dtype=torch.uint8, device=CPU)
+        kept = storage._known = zeros.untyped_storage()
+    return None if kept is None or kept.nbytes() != storage.nbytes() else kept
 
 
 def forget(tensors: Iterable[Tensor]) -> None:
@@ -275,6 +288,8 @@ def _decided(operation: Operation, args: Any) -> bool | None:
 
 def _to_be_known(tensor: Tensor) -> Tensor | None:
     """Return a tensor's known values, zeros to write to if there were none; None if too large."""
+    if type(tensor) in PLAIN and tensor.layout is torch.strided:
+        known_storage(storage_of(tensor))
     found = values_of(tensor)
     if found is None and tensor.numel() <= MOST_ELEMENTS and not _is_lazy(tensor):
         storage = storage_of(tensor)

@@ -142,7 +142,7 @@ class Programs:
         """It is no work of the program's."""
         self._heap = None if session.run.has_data else HostHeap()
         self._memory: Memory | None = None
-        """That of the worker whose values modules have, if it is one."""
+        """The memory of the worker whose values modules have, if it is one."""
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:

@@ -119,6 +119,11 @@ def _of_processes(session: Session) -> list[str]:
             "them, as kernbench can see such assignments on x86-64 only, and where a process may "
             "make memory executable; packages can be each rank's own by --private PACKAGE"
         )
+    if session.for_all and session.run.world_size > 1:
+        lines.append(
+            f"what {', '.join(session.for_all)} sets holds for all ranks, as they share one real "
+            "process: each finds what the last has set"
+        )
     if session.outside:
         lines.append(
             "Python programs that ranks started as processes of the operating system ran outside "

@@ -49,6 +49,8 @@ class Session:
         """Process ids of those started by ``multiprocessing``."""
         self.said: set[str] = set()
         """Warnings that were already given, once for all processes."""
+        self.for_all: dict[str, None] = {}
+        """Calls of ranks that set something for the real process, which they share."""
         self.unordered: dict[str, None] = {}
         """Where programs used pinned memory while it was being copied."""
         self.left_out_compiling = False
@@ -82,7 +84,7 @@ class Session:
         self.even_choices: dict[str, None] = {}
         """Where the program makes those that have decided something."""
         self.pricings: dict[Float32, Pricing] = {}
-        """By the requested precision of float32 products."""
+        """Costs, by the requested precision of float32 products."""
         self.costs = self.pricing(Float32()).costs
         self.shapes = self.pricing(Float32()).shapes
         self.random_positions: dict[tuple[int, int], Any] = {}
@@ -95,7 +97,7 @@ class Session:
         known = [torch.device(DEVICE_TYPE, each) for each in range(self.num_devices)]
         num_sips = run.machine.num_sips if per_host == self.num_devices else self.num_devices
         self.devices = [known[each % per_host] for each in range(num_sips)]
-        """By SIP, the device that it is to programs of its host."""
+        """The device that each SIP is to programs of its host."""
         self.place = CPU if run.has_data else META
         """The device on which C++ has the tensors of simulated devices."""
 

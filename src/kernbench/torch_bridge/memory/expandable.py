@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _PIECES = {True: 2 << 20, False: 20 << 20}
 """How much is mapped at a time in pools of small requests, and of large ones."""
 _PARTS_OF_DEVICE = (9, 8)
-"""Of how many bytes a segment has addresses, over those of the device."""
+"""How many times the device's bytes a segment has addresses for."""
 
 
 def piece_of(block: MemoryBlock) -> int:

@@ -74,7 +74,7 @@ class OrderedLine:
         self.is_host, self.is_channel = not number, is_channel
         self.index = -1
         self.known: dict[int, int] = {}
-        """By timeline, the newest operation that it follows. Clocks share it: never changed."""
+        """The newest operation of each timeline that it follows. Clocks share it: never changed."""
 
     def learn(self, number: int, index: int, known: Mapping[int, int]) -> None:
         """Let what comes next follow an operation, and what that follows."""
@@ -106,13 +106,13 @@ class ProcessOrder:
         """Whether it is one to compute with what nothing has written."""
         self.host = OrderedLine(0, "the host")
         self._lines: dict[Hashable, OrderedLine] = {}
-        """By the queue of a stream, or by channel."""
+        """Timelines, by the queue of a stream or by channel."""
         self.replays_on: Stream | None = None
         """The stream of a graph's replay under way: all branches are one operation of it."""
         self.freed: deque[Any] = deque()
         """Touches of memory that was freed, until memory is next given out."""
         self.freed_memory: dict[Any, Any] = {}
-        """By allocator, what is known of memory that is free."""
+        """What is known of free memory, by allocator."""
         self.late: Exception | None = None
         """What was found where nothing can be raised."""
         self._task = NO_BACKWARD

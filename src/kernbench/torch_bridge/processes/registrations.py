@@ -69,6 +69,8 @@ class Registrations:
         """Overloads whose next call goes to PyTorch's own kernel."""
         self.names: set[str] = set()
         """Names of registered kernels as PyTorch keeps them: operators with their keys."""
+        self.opaque_types: set[str] = set()
+        """Names of classes that operators take as they are."""
         self.custom: dict[str, MutableMapping[str, Any]] = {}
         """PyTorch's tables of custom operators, by table."""
         self.entries: Any = None

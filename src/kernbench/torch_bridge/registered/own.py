@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch._library.custom_ops as custom_ops
+import torch._library.opaque_object as opaque_object
 import torch._library.simple_registry as simple_registry
 
 from kernbench.torch_bridge.base.patches import Patches
@@ -18,11 +19,30 @@ def install(patches: Patches) -> None:
     patches.set(torch.library, "_impls", _Names(torch.library._impls))
     for name in ("OPDEF_TO_LIB", "OPDEFS"):
         patches.set(custom_ops, name, _Own(name, getattr(custom_ops, name)))
+    types = "_OPAQUE_TYPES_BY_NAME"
+    patches.set(opaque_object, types, _Own(types, getattr(opaque_object, types)))
+    patches.set(torch._C, "_register_opaque_type", _register_opaque_type)
     patches.set(simple_registry, "singleton", _Entries(simple_registry.singleton))
     # C++ keeps the function, and calls it before each dispatch: five calls for nothing.
     find: Any = simple_registry.find_torch_dispatch_rule
     patches.on_close(setattr, find, "__code__", find.__code__)
     find.__code__ = _find_rule.__code__
+
+
+_register_for_all = torch._C._register_opaque_type
+
+
+def _register_opaque_type(name: str) -> None:
+    """Register a class by name, in C++ once for all processes that have one of that name.
+
+    Raises:
+        RuntimeError: This process has registered one of that name before.
+    """
+    process = registering()
+    own = set() if process is None else process.registrations.opaque_types
+    if name in own or not torch._C._is_opaque_type_registered(name):
+        _register_for_all(name)
+    own.add(name)
 
 
 def registering() -> Process | None:

@@ -159,7 +159,8 @@ def schedule(
     shape = (sum(sizes),) if sizes else (batch, steps) if first else (steps, batch)
     states = [empty(layers * directions, batch, hidden)] * 2
     args = (
-        empty(*shape, hidden, dtype=dtype), list(weights(layers, directions, hidden, hidden)), 4, None, *states,
+        empty(*shape, hidden, dtype=dtype), list(weights(layers, directions, hidden, hidden)),
+        4, None, *states,
         2, hidden, 0, layers, first, 0.0, False, directions == 2, list(sizes), None,
     )  # fmt: skip
     func = torch.ops.aten._cudnn_rnn.default

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -600,3 +601,23 @@ def test_planes_of_half_precision_are_convolved_in_three_dims_without_cudnn_by_2
     texts = [PREDICTOR.asked(row).program.text() for row in rows_of(tmp_path, TIMM + "\n", *lines)]
     assert ["use_columns(model)" in each for each in texts] == [True, False, False]
     compile(texts[0], "the loop", "exec")
+
+
+@pytest.mark.adr("0255-D4")
+def test_a_row_of_fms_is_the_program_of_plans_with_its_sizes(tmp_path: Path) -> None:
+    sizes = {"layers": 40, "hidden": 5120, "heads": 40, "kv_heads": 40, "ffn": 13824}
+    given = {
+        **sizes, "source": "fms-fsdp", "device": "A100-80GB", "n_devices": 128, "nodes": 16,
+        "fsdp": 8, "vocab": 32000, "seq_len": 4096, "local_batch": 2, "compile": "yes",
+        "model": "Llama-2 13b", "activation_checkpointing": "selective",
+    }  # fmt: skip
+    line = ",".join(f'"{given.get(name, "")}"' for name in (*COLUMNS, "fsdp"))
+    head = ",".join((*COLUMNS, "fsdp")) + "\n"
+    (asked_row,) = rows_of(tmp_path, head, line)
+    asked = PREDICTOR.asked(asked_row)
+    config = json.loads(asked.program.args[0])
+    assert (asked.program.ranks, asked.program.nodes, config["dp"]) == (128, 16, 128)
+    assert (config["shard"], config["shards"], config["compile"]) == ("hsdp", 8, True)
+    # 400 Gb/s of a node of eight.
+    assert asked.conditions == (("links.scale_out.bandwidth_gbps", 6.25),)
+    assert config["recompute_share"] == 0.39

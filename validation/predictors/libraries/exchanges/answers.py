@@ -23,7 +23,7 @@ OPS = (
     "moe_alltoall_combine",
     "moe_alltoall_combine_low_precision",
 )
-"""Of rows of exchanges."""
+"""The operations of rows of exchanges."""
 
 
 def exchanged(row: Row, machines: Machines) -> Answer:

@@ -21,11 +21,11 @@ class ExpertExchange:
     hidden: int
     topk: int
     experts: int
-    """Of all ranks."""
+    """Experts of all ranks."""
     ranks: int
     nodes: int = 1
     pes: int | None = None
-    """That copy, where the source says so."""
+    """Multiprocessors that copy, where the source says so."""
     gathers: bool = False
     """Whether outputs of experts come back, of which the ranks of a token make one."""
 

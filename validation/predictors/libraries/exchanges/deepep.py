@@ -25,7 +25,7 @@ from validation.predictors.libraries.exchanges.asked import (
 )
 
 _ROW_BYTES, _PACKED_BYTES = 2.0, 1 + 4 / 128
-"""Of an element: bfloat16, and float8 with a scale of 128."""
+"""Bytes of an element: bfloat16, and float8 with a scale of 128."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,17 +34,17 @@ class ExchangeConstants:
 
     start_us: float
     copy_us: float
-    """Of one token to one rank, by one PE."""
+    """The copy of one token to one rank, by one PE."""
     byte_us: float
     least_us: float
-    """Of the exchange for decode."""
+    """The least time of an exchange for decode."""
     expert_us: float
     """For every expert."""
     token_us: float
     """To pack a token, and to begin to send it."""
     sent_byte_us: float
     link_share: float
-    """Of the links' bandwidth that all PEs reach together."""
+    """The share of the links' bandwidth that all PEs reach together."""
 
 
 EXCHANGES = {
@@ -57,7 +57,7 @@ EXCHANGES = {
         least_us=12.0, expert_us=0.0236, token_us=2.63, sent_byte_us=2.7e-5, link_share=0.562,
     ),
 }  # fmt: skip
-"""By architecture."""
+"""Constants of exchanges within a node, by architecture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,20 +78,20 @@ class RailConstants:
     dispatch: Transport
     combine: Transport
     interface_share: float
-    """Of a network interface that prompts' rows reach."""
+    """The share of a network interface that prompts' rows reach."""
     filling_tokens: float
-    """Of a channel, which two PEs serve: rows that PEs and interfaces move one after the other,
-    before the first of them have arrived and both work at once."""
+    """Tokens that fill a channel, which two PEs serve: rows that PEs and interfaces move one after
+    the other, before the first of them have arrived and both work at once."""
     calm_nodes: int
     """Above that many, interfaces slow down when their queues in the network are full."""
     crowded_share: float
-    """Of ``interface_share``: what they reach then."""
+    """The part of ``interface_share`` that they reach then."""
     calm_us: float
     """What the queues take in before, as time at the crowded rate."""
     decode_start_us: float
     decode_doubling_us: float
     decode_dispatch_share: float
-    """Of a network interface."""
+    """The share of a network interface."""
     decode_combine_share: float
 
 
@@ -105,8 +105,8 @@ RAILS = {
         decode_dispatch_share=0.974, decode_combine_share=0.927,
     ),
 }  # fmt: skip
-"""By architecture. That eight nodes are slower for prompts alone, and with any number of PEs, is
-a property of the one network that was measured."""
+"""Constants of exchanges between nodes, by architecture. That eight nodes are slower for prompts
+alone, and with any number of PEs, is a property of the one network that was measured."""
 
 
 def prompts_us(exchange: ExpertExchange, constants: ExchangeConstants) -> float:

@@ -17,7 +17,7 @@ from validation.predictors.libraries.exchanges.asked import ExpertExchange
 _ITEM_BYTES = {"bfloat16": 2.0, "fp8": 1.0, "nvfp4": 0.5 + 1 / 16}
 """With one scale of a byte for every 16 elements of nvfp4."""
 OUTPUT = "bfloat16"
-"""Of experts, unless they are packed."""
+"""The dtype of experts' output, unless it is packed."""
 _PACKED = "nvfp4"
 
 
@@ -26,10 +26,10 @@ class QueueConstants:
     """Of two-sided exchanges, in microseconds; fitted to rows of curves not kept apart."""
 
     count_us: float
-    """Of ``prepare``: before the first token, and for every doubling of the ranks."""
+    """The time of ``prepare`` before the first token, and for every doubling of the ranks."""
     count_doubling_us: float
     count_token_us: float
-    """Of one token; counters of few ranks are in each other's way."""
+    """The time to count one token; counters of few ranks are in each other's way."""
     count_token_doubling_us: float
     """Less for every doubling of the ranks."""
     dispatch_us: float
@@ -40,11 +40,11 @@ class QueueConstants:
     least_token_us: float
     """What a token takes at least, however few bytes it has."""
     link_share: float
-    """Of the links' bandwidth."""
+    """The share of the links' bandwidth."""
     crowding: float
-    """By how much longer bytes take for every doubling of the ranks above 8."""
+    """How much longer bytes take for every doubling of the ranks above 8."""
     sum_us: float
-    """Of a token's sum."""
+    """The time of a token's sum."""
     unpack_us: float
     """The same of rows of low precision."""
 
@@ -56,7 +56,7 @@ class StoreConstants:
     dispatch_us: float
     combine_us: float
     doubling_us: float
-    """Of either, for every doubling of the ranks."""
+    """The time of either for every doubling of the ranks."""
     link_share: float
 
 
@@ -69,12 +69,12 @@ QUEUES = {
         sum_us=0.0196, unpack_us=0.098,
     ),
 }  # fmt: skip
-"""By architecture."""
+"""Constants of queues, by architecture."""
 
 STORES = {
     "sm100": StoreConstants(dispatch_us=7.9, combine_us=11.4, doubling_us=3.48, link_share=0.733),
 }
-"""By architecture."""
+"""Constants of stores, by architecture."""
 
 
 def prepare_us(exchange: ExpertExchange, constants: QueueConstants) -> float:

@@ -54,7 +54,7 @@ class Folding:
         self.unseen: set[str] = set()
         """Collectives of groups whose replicas are not known, which could share links."""
         self.levelled: dict[str, int] = {}
-        """By how much at most collectives held up ranks that end them before others, by name."""
+        """The most by which collectives held up ranks that end them before others, by name."""
         self.placements: Timetable | None = None
         """When collectives run with all ranks, where that is known."""
         self.why_not = ""

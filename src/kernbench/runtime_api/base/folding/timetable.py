@@ -49,7 +49,7 @@ class CountedCalls:
 
     def __init__(self) -> None:
         self.numbers: dict[int, deque[int]] = {}
-        """By rank."""
+        """Numbers of calls, by rank."""
         self._is_known = False
 
     def know(self, numbers: dict[int, deque[int]]) -> None:

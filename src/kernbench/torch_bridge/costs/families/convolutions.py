@@ -11,12 +11,14 @@ from torch._prims_common import suggest_memory_format
 
 from kernbench.dtypes import float32
 from kernbench.library_kernels import (
+    BlockLaunch,
     Convolution,
     ConvolutionPass,
     Windows,
     convolution_kernels,
     family_of,
     streamed,
+    volume_launch,
     window_launch,
 )
 from kernbench.torch_bridge.base.versions import release_of_kernels
@@ -44,10 +46,17 @@ _BY_GRAPH = (2, 0)
 """The first release that asks cuDNN's version 8 for its convolutions (PyTorch, pull request
 91117)."""
 
-_VOLUMES = 5
-"""Dims of the weight of a convolution of volumes."""
+_VOLUME = 3
+"""Dims of a volume."""
+_WIDE_TILES = 64
+"""Rows of the matrix instruction whose kernels make gradients of few channels: Hopper's."""
+_FEW_CHANNELS = "conv_tf32_few"
+"""The name of constants of an architecture that multiplies volumes of few channels on tensor cores.
+"""
 _THREADS = 1024
-"""Of a block of ATen's depthwise kernel."""
+"""Threads of a block of ATen's depthwise kernel."""
+_BUILT_FOR = ((1, 1), (3, 3), (5, 5))
+"""Windows of which it has an instance each."""
 
 
 class _Passes(NamedTuple):
@@ -63,10 +72,11 @@ class _Passes(NamedTuple):
     flops: int
 
 
-class _Depthwise(NamedTuple):
-    """A kernel of ATen's own, which float32 has for planes of which each is a group."""
+class _Direct(NamedTuple):
+    """A kernel without a product, and what follows it."""
 
-    windows: Windows
+    launch: BlockLaunch
+    biased: int
     flops: int
 
 
@@ -77,7 +87,7 @@ class _Product(NamedTuple):
     rearranged: int
 
 
-def _key(costs: OperationCosts, call: Call) -> _Passes | _Depthwise | _Product | None:
+def _key(costs: OperationCosts, call: Call) -> _Passes | _Direct | _Product | None:
     product = multiplication(costs, call, "convolution")
     if product is None or product.dtype is None:
         return None
@@ -90,7 +100,7 @@ def _key(costs: OperationCosts, call: Call) -> _Passes | _Depthwise | _Product |
 
 def _of_library(
     costs: OperationCosts, call: Call, product: Multiplication, dtype: DType
-) -> _Passes | _Depthwise | None:
+) -> _Passes | _Direct | None:
     """Return what a library does for a convolution or its gradients; None without one for it."""
     args, result = call.args, call.result
     rates = costs.machine.sip_at(call.sip_id).pe.gemm.flops_per_clock
@@ -100,35 +110,45 @@ def _of_library(
     passes = tuple(_passes(args, result, multiplied, dtype.itemsize))
     is_forward = not isinstance(result, (list, tuple))
     is_depthwise = bool(passes) and passes[0].is_depthwise
-    if is_depthwise and _is_of_aten(passes[0], args[1]):
-        return _Depthwise(_windows(args, result), flops_of(product.products))
+    flops = flops_of(product.products)
+    if is_depthwise and _is_of_aten(passes[0]):
+        return _Direct(window_launch(call.name, _windows(args, result)), 0, flops)
     if not is_forward and is_depthwise and release_of_kernels() < _FAST_DEPTHWISE:
         passes = tuple(replace(each, is_early=True) for each in passes)
     has_bias = is_forward and args[2] is not None and not passes[0].is_depthwise
+    biased = result.nbytes if has_bias else 0
+    if is_forward:
+        has_narrow = costs.machine.sip_at(call.sip_id).pe.gemm.native_m >= _WIDE_TILES
+        has_few = costs.has_kernel(_FEW_CHANNELS)
+        launch = volume_launch(call.name, passes[0], has_narrow, has_few)
+        if launch is not None:
+            return _Direct(launch, biased, flops)
     return _Passes(
         passes,
-        biased=result.nbytes if has_bias else 0,
+        biased=biased,
         copied=tuple(each.nbytes for each in _copied(args, is_forward)),
         summed=0 if is_forward or not args[-1][2] else args[0].nbytes,
-        flops=flops_of(product.products),
+        flops=flops,
     )
 
 
-def _is_of_aten(conv: Convolution, weight: Tensor) -> bool:
+def _is_of_aten(conv: Convolution) -> bool:
     """Return whether ATen has a kernel that PyTorch takes (``use_cudnn_depthwise``)."""
-    is_planes = conv.planar and weight.dim() < _VOLUMES
+    is_planes = conv.planar and conv.dims < _VOLUME
     return is_planes and conv.itemsize == float32.itemsize and conv.which is ConvolutionPass.FORWARD
 
 
 def _windows(args: Any, result: Tensor) -> Windows:
+    window = tuple(args[1].shape[2:])
     return Windows(
         results=result.numel(),
-        window=tuple(args[1].shape[2:]),
+        window=window,
         strides=tuple(args[3]),
         itemsize=result.element_size(),
         read_bytes=args[0].nbytes,
         written_bytes=result.nbytes,
         threads=_THREADS,
+        unrolled=window in _BUILT_FOR,
     )
 
 
@@ -147,14 +167,17 @@ def _rearranged(args: Any, result: Any) -> int:
 
 
 def _kernels(
-    costs: OperationCosts, name: str, problem: _Passes | _Depthwise | _Product, sip_id: int
+    costs: OperationCosts, name: str, problem: _Passes | _Direct | _Product, sip_id: int
 ) -> OperationTiming:
     sip = costs.machine.sip_at(sip_id)
-    if isinstance(problem, _Depthwise):
-        return timing_of_blocks(name, [window_launch(name, problem.windows)], sip, problem.flops)
+    timing: OperationTiming
+    if isinstance(problem, _Direct):
+        timing = timing_of_blocks(name, [problem.launch], sip, problem.flops)
+        if not problem.biased:
+            return timing
+        return in_turn(timing, timing_by_bytes("", sip, problem.biased, problem.biased))
     if isinstance(problem, _Product):
         timing = costs.once(gemm.kernels, name, problem.product, sip_id)
-        assert timing is not None
         size_bytes = problem.rearranged
         if not size_bytes:
             return timing
@@ -221,6 +244,8 @@ def _convolution(
         itemsize=itemsize,
         planar=planar,
         dilated=any(each > 1 for each in dilation),
+        strided=any(each > 1 for each in stride),
+        dims=weight.dim() - 2,
         by_graph=release_of_kernels() >= _BY_GRAPH,
         which=which,
     )
@@ -246,6 +271,6 @@ def _weight(call: Call) -> Sequence[Any]:
     return (call.args[2] if isinstance(call.result, (list, tuple)) else call.args[1],)
 
 
-FAMILY: Family[_Passes | _Depthwise | _Product] = Family(
+FAMILY: Family[_Passes | _Direct | _Product] = Family(
     matches=CONVOLUTIONS.__contains__, key=_key, kernels=_kernels, cold=_weight
 )

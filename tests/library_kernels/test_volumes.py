@@ -1,0 +1,108 @@
+"""Convolutions of volumes without tensor-core kernels: which they are, and measured boards."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from kernbench.hardware import load_machine
+from kernbench.library_kernels import Convolution, ConvolutionPass, time_blocks, volume_launch
+
+TO_INPUT, FORWARD = ConvolutionPass.TO_INPUT, ConvolutionPass.FORWARD
+
+
+def volume(
+    given: tuple[int, ...], made: tuple[int, ...], taps: int, which: ConvolutionPass, **more: Any
+) -> Convolution:
+    """Return a convolution by the shapes of its input and its output."""
+    return Convolution(
+        given=given[1],
+        made=made[1],
+        given_positions=given[0] * math.prod(given[2:]),
+        made_positions=made[0] * math.prod(made[2:]),
+        taps=taps,
+        which=which,
+        dtype=more.pop("dtype", "tf32"),
+        itemsize=4,
+        planar=True,
+        dims=3,
+        **more,
+    )
+
+
+GROUPS = volume((8, 32, 24, 48, 96), (8, 32, 12, 24, 48), 105, TO_INPUT, groups=4, strided=True)
+"""KernelBench level1/72 at 6e6fca9c: a transposed convolution is the gradient of an input."""
+NARROW = volume((128, 16, 31, 63, 63), (128, 3, 16, 32, 32), 27, TO_INPUT, strided=True)
+"""Of level2/50, 58, 60 and 96."""
+FEW = volume((128, 3, 24, 32, 32), (128, 24, 22, 30, 30), 81 // 3, FORWARD)
+"""Of level2/24 at 6e6fca9c."""
+
+
+def time_ms(
+    machine: str, conv: Convolution, has_narrow: bool = False, has_few: bool = False
+) -> float:
+    launch = volume_launch("volume", conv, has_narrow, has_few)
+    assert launch is not None
+    return time_blocks(launch, load_machine(machine, 1).sip).total_us / 1e3
+
+
+@pytest.mark.parametrize(
+    ("machine", "measured_ms"),
+    [("h100-sxm", 2.82), ("h100-pcie", 3.22), ("rtx-a6000", 5.25)],
+)
+def test_gradients_in_groups_take_as_long_as_measured(machine: str, measured_ms: float) -> None:
+    """KernelBench at 6e6fca9c, 1e82d8b1 and 7c914ea7; L40S takes twice the modeled time."""
+    assert time_ms(machine, GROUPS) == pytest.approx(measured_ms, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("machine", "whole_ms", "rest_ms"), [("a100-sxm-80g", 21.8, 3.1), ("rtx-a6000", 30.1, 8.3)]
+)
+def test_strided_gradients_of_few_channels_take_as_long_as_measured(
+    machine: str, whole_ms: float, rest_ms: float
+) -> None:
+    """KernelBench level2/50 at 80c03d44 and 7c914ea7, less its bias, products and pooling."""
+    assert time_ms(machine, NARROW) == pytest.approx(whole_ms - rest_ms, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("machine", "whole_ms", "rest_ms", "has_few"),
+    [("h100-sxm", 0.969, 0.26, True), ("l40s", 2.06, 0.97, False), ("rtx-a6000", 2.92, 1.1, False)],
+)
+def test_patches_of_few_channels_are_gathered_as_fast_as_measured(
+    machine: str, whole_ms: float, rest_ms: float, has_few: bool
+) -> None:
+    """KernelBench level2/24 at 6e6fca9c, 4082b873 and 7c914ea7, less its bias and minimum."""
+    found = time_ms(machine, FEW, has_few=has_few)
+    assert found == pytest.approx(whole_ms - rest_ms, rel=0.45)
+
+
+def test_a_thread_tries_all_taps_whatever_the_channels() -> None:
+    wider = dataclasses.replace(NARROW, made=2 * NARROW.made)
+    assert time_ms("t4", wider) == pytest.approx(time_ms("t4", NARROW), rel=0.02)
+    longer = dataclasses.replace(NARROW, taps=2 * NARROW.taps)
+    assert time_ms("t4", longer) == pytest.approx(2 * time_ms("t4", NARROW), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"dims": 2},
+        {"planar": False},
+        {"itemsize": 2, "dtype": "bfloat16"},
+        {"strided": False},
+        {"given": 64},
+    ],
+)
+def test_what_tensor_cores_have_kernels_for_is_left_to_them(how: dict[str, Any]) -> None:
+    assert volume_launch("volume", dataclasses.replace(NARROW, **how), False, False) is None
+    assert volume_launch("volume", NARROW, True, False) is None
+    assert volume_launch("volume", dataclasses.replace(FEW, given=32), False, False) is None
+
+
+def test_without_tf32_every_strided_gradient_is_direct() -> None:
+    wide = dataclasses.replace(NARROW, given=64)
+    assert volume_launch("volume", wide, True, False) is None
+    exact = dataclasses.replace(wide, dtype="float32")
+    assert volume_launch("volume", exact, True, False) is not None
