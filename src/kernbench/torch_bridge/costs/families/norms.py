@@ -31,18 +31,18 @@ _LEAST_ROWS = 512
 """With fewer, a thread sums a column."""
 
 
-class _Norm(NamedTuple):
+class _Gradient(NamedTuple):
     streams: streams.Streams
     sums: tuple[int, int, int] | None
     """Rows, columns and bytes of an element of sums that are a launch of their own."""
 
 
-def _key(costs: OperationCosts, call: Call) -> _Norm:
+def _key(costs: OperationCosts, call: Call) -> _Gradient:
     *copies, stream = streams.key(costs, call)
     sums = _sums(costs, call)
     if sums is not None:
         stream = stream._replace(read=stream.read // 2)
-    return _Norm((*copies, stream), sums)
+    return _Gradient((*copies, stream), sums)
 
 
 def _sums(costs: OperationCosts, call: Call) -> tuple[int, int, int] | None:
@@ -56,7 +56,7 @@ def _sums(costs: OperationCosts, call: Call) -> tuple[int, int, int] | None:
     return (rows, columns, grad.element_size()) if is_launched else None
 
 
-def _kernels(costs: OperationCosts, name: str, norm: _Norm, sip_id: int) -> OperationTiming:
+def _kernels(costs: OperationCosts, name: str, norm: _Gradient, sip_id: int) -> OperationTiming:
     timing = streams.kernels(costs, name, norm.streams, sip_id)
     if norm.sums is None:
         return timing
