@@ -34,10 +34,12 @@ SEAMS = {
     ),
     "torch": (
         "kernbench.torch_bridge",
+        "kernbench.plans.programs.train",
         "kernbench.accuracy.measurement.cuda",
         # Programs, which no module imports, and the process that they run in.
         "validation.programs.loops",
         "validation.programs.child",
+        "validation.scores.estimates",
     ),
 }
 

@@ -5,6 +5,7 @@ What ``kernbench plan`` ranks, and what rows of layers and iterations are answer
 
 from kernbench.plans.layouts import (
     GIB,
+    PROGRAM,
     SHARDS,
     AllowedSizes,
     Job,
@@ -28,6 +29,7 @@ __all__ = [
     "HOST",
     "KNOWN",
     "PLAIN",
+    "PROGRAM",
     "SHARDS",
     "AllowedSizes",
     "Cached",

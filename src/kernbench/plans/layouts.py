@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from kernbench.errors import UsageError
@@ -12,6 +13,8 @@ from kernbench.plans.models import ModelShape
 from kernbench.tp import TransformerConfig
 
 GIB = 1 << 30
+PROGRAM = Path(__file__).parent / "programs" / "train.py"
+"""The program that trains in any layout; its configuration says which."""
 _RESERVED = 2 * GIB
 """The device's bytes for its context, libraries, buffers of collectives and fragments: assumed."""
 _LEAST_OWN_TOKENS = 4096

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -10,14 +11,14 @@ from typing import Any
 import pytest
 
 from kernbench.cli.app import app
-from kernbench.cli.plans.running import Programs
+from kernbench.cli.plans.running import LayoutPrograms
 from kernbench.hardware import load_machine
-from kernbench.plans.layouts import GIB, Job, Layout, config_of, memory
+from kernbench.plans.layouts import GIB, PROGRAM, Job, Layout, config_of, memory
 from kernbench.plans.models import KNOWN, model_of
 from kernbench.plans.passes import Model
 from kernbench.plans.stack import Stack
 from kernbench.plans.steps import Microbatch, Steps
-from kernbench.plans.times import HOST, PlanTimes
+from kernbench.plans.times import HOST, PlanTimes, TimedLayout
 
 Plan = Callable[..., tuple[int, str, str]]
 
@@ -105,7 +106,41 @@ def test_a_config_of_hugging_face_describes_the_same_model(tmp_path: Path) -> No
         assert model_of(str(tmp_path)) == KNOWN[name]
 
 
+@pytest.mark.adr("0255-D2")
+def test_the_program_takes_what_a_plan_gives_it_and_nothing_of_kernbench() -> None:
+    tree = ast.parse(PROGRAM.read_text())
+    imported = {
+        name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+        )
+    }
+    assert imported <= sys.stdlib_module_names | {"torch"}
+    (config,) = (
+        node
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name == "TrainingConfig"
+    )
+    taken = {each.target.id for each in config.body if isinstance(each, ast.AnnAssign)}
+    layout = Layout(tp=1, pp=1, cp=1, dp=1)
+    timed = TimedLayout(
+        layout=layout, memory={}, parts={}, seconds=1.0, tokens=1, flops=1.0, collectives=0,
+        collective_bytes=0.0, more={}, joules=None, usd=None,
+    )  # fmt: skip
+    programs = LayoutPrograms(
+        model=KNOWN["mixtral-8x7b"],
+        job=Job(trains=True, devices=1, batch=1, seq=64),
+        machine=load_machine("h100-sxm", 1),
+        file="h100-sxm",
+        compiles=False,
+    )
+    assert set(programs.config(timed)) | {"steps", "schedule", "recompute_share"} == taken
+
+
 @pytest.mark.adr("0154-D2")
+@pytest.mark.adr("0255-D3")
 def test_memory_is_what_the_optimizer_and_the_cache_need() -> None:
     model = KNOWN["llama-3-70b"]
     job = Job(trains=True, devices=64, batch=64, seq=4096)
@@ -221,7 +256,7 @@ def test_the_best_is_as_fast_as_its_program_run_by_hand(plan: Plan) -> None:
 @pytest.mark.adr("0255-D1")
 def test_programs_that_all_fail_are_an_error(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setattr(Programs, "command", lambda *_: ["torchrun", "gone.py"])
+    monkeypatch.setattr(LayoutPrograms, "command", lambda *_: ["torchrun", "gone.py"])
     asked = ("--model", "small.json", "--machine", "h100-sxm", "--devices", "1", "--seq", "256")
     status, _, err = plan(*asked, run=2)
     assert status == 2

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kernbench.accuracy.rows import Row
-from kernbench.cli.plans.running import PROGRAM
+from kernbench.plans import PROGRAM
 from validation.predictors.families.chosen import (
     ChosenProgram,
     is_compiled,
@@ -130,7 +130,7 @@ def fms(row: Row, programs: Path) -> ChosenProgram:
 
 
 def decoder(row: Row, **split: object) -> Program:
-    """Return the program of plans with a row's sizes; ``split`` are fields of its ``Config``."""
+    """Return the program of plans with a row's sizes; ``split`` are fields of its config."""
     size = row.integer
     config = {
         "hidden": size("hidden"),

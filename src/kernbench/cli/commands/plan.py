@@ -103,7 +103,7 @@ def _plan(context: typer.Context, options: PlanOptions) -> int:
 
 def _start(options: PlanOptions) -> int:
     from kernbench.cli.plans.ranking import as_json, check_goal, rank, run_best
-    from kernbench.cli.plans.running import Programs
+    from kernbench.cli.plans.running import LayoutPrograms
     from kernbench.hardware import file_of
     from kernbench.outputs import Outputs
     from kernbench.plans import Job, model_of
@@ -123,7 +123,7 @@ def _start(options: PlanOptions) -> int:
     asked = None if options.json == STDOUT else options.json
     if options.write is not None and not options.trains:
         raise UsageError("--write writes a program that trains: leave --serve out")
-    programs = Programs(
+    programs = LayoutPrograms(
         model=model,
         job=job,
         machine=machine,
@@ -240,7 +240,7 @@ def _show(ranking: Ranking, job: Job, top: int, goal: str) -> None:
     print(f"  GiB of {machine.sip.hbm_bytes / GIB:.0f}: {kinds}")
     sent = best.collective_bytes / 1e9
     print(f"  collectives of a rank: {best.collectives:,}, {sent:,.1f} GB of messages")
-    # Programs are compared with programs.
+    # LayoutPrograms are compared with programs.
     nexts = [each for each in ranking.timed[1:top] if each.is_run == best.is_run]
     if nexts:
         print("why the next are slower:" if goal == "time" else "the next, beside the best:")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kernbench.cli.plans.running import Programs, missing
+from kernbench.cli.plans.running import LayoutPrograms, missing
 from kernbench.errors import KernbenchError, UnknownNameError, UsageError, nearest
 from kernbench.hardware import Machine
 from kernbench.plans import (
@@ -140,7 +140,7 @@ def rank(
 
 
 def run_best(
-    ranking: Ranking, count: int, programs: Programs, goal: str, say: Callable[[str], None]
+    ranking: Ranking, count: int, programs: LayoutPrograms, goal: str, say: Callable[[str], None]
 ) -> Ranking:
     """Return the ranking with the programs of its best layouts run; these come first.
 

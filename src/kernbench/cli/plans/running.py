@@ -16,12 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import kernbench.plans.programs as programs
 from kernbench.hardware import Machine
-from kernbench.plans import Job, ModelShape, TimedLayout
+from kernbench.plans import PROGRAM, Job, ModelShape, TimedLayout
 
-PROGRAM = Path(programs.__file__).parent / "train.py"
-"""The program of every layout; its configuration says which."""
 _OF_MODEL = frozenset(
     {"hidden", "layers", "heads", "kv_heads", "head_dim", "intermediate", "gated", "bias"}
     | {"rms_norm", "experts", "top_k", "expert_intermediate"}
@@ -43,7 +40,7 @@ class ProgramFailedError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Programs:
+class LayoutPrograms:
     """Runs programs of layouts of one model and job on one machine."""
 
     model: ModelShape

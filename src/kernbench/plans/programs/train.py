@@ -1,7 +1,7 @@
 """Trains a decoder that is split over devices: ``torchrun train.py CONFIG``.
 
 The configuration is JSON, or a file of it; it names the model's sizes, the split, and the steps
-(`Config`). Rank 0 prints the time of each step in microseconds and the peak of its memory in bytes,
+(`TrainingConfig`). Rank 0 prints the time of each step in microseconds and the peak of its memory in bytes,
 as JSON. Source of the order of splits (pipeline, tensor, recomputation, compile, shards):
 pytorch/torchtitan.
 """
@@ -47,7 +47,7 @@ from torch.utils.checkpoint import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class TrainingConfig:
     """A model, how it is split over devices, and what is measured."""
 
     hidden: int
@@ -88,10 +88,10 @@ class Config:
     steps: int = 3
 
 
-class Attention(nn.Module):
+class GroupedAttention(nn.Module):
     """Causal attention of grouped heads; with tensor parallelism each rank has some of them."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: TrainingConfig) -> None:
         super().__init__()
         hidden, dim, bias = config.hidden, config.head_dim, config.bias
         self.dim, self.repeats_keys = dim, config.cp > 1
@@ -124,7 +124,7 @@ def rotated(x: Tensor, angles: Tensor) -> Tensor:
 class MLP(nn.Module):
     """Two products, or three with a gate."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: TrainingConfig) -> None:
         super().__init__()
         hidden, inner, bias = config.hidden, config.intermediate, config.bias
         self.up = nn.Linear(hidden, inner, bias=bias)
@@ -141,13 +141,13 @@ class MLP(nn.Module):
         )
 
 
-class Experts(nn.Module):
+class RoutedExperts(nn.Module):
     """Routed experts, each rank of ``group`` with some of them; all get equally many tokens.
 
     With tensor parallelism each rank has some columns of each: ``split`` adds up what they make.
     """
 
-    def __init__(self, config: Config, group: dist.ProcessGroup | None) -> None:
+    def __init__(self, config: TrainingConfig, group: dist.ProcessGroup | None) -> None:
         super().__init__()
         self.group, self.top_k, self.local = group, config.top_k, config.experts // config.ep
         self.split: DeviceMesh | None = None
@@ -195,16 +195,18 @@ class Experts(nn.Module):
         return torch.zeros_like(flat).index_add(0, order // self.top_k, rows * weights).view_as(x)
 
 
-class Block(nn.Module):
+class DecoderLayer(nn.Module):
     """A layer of the decoder."""
 
-    def __init__(self, config: Config, number: int, experts: dist.ProcessGroup | None) -> None:
+    def __init__(
+        self, config: TrainingConfig, number: int, experts: dist.ProcessGroup | None
+    ) -> None:
         super().__init__()
         norm = nn.RMSNorm if config.rms_norm else nn.LayerNorm
-        self.norm_1, self.attention = norm(config.hidden), Attention(config)
+        self.norm_1, self.attention = norm(config.hidden), GroupedAttention(config)
         self.norm_2 = norm(config.hidden)
         self.mlp = MLP(config) if config.intermediate else None
-        self.experts = Experts(config, experts) if config.experts else None
+        self.experts = RoutedExperts(config, experts) if config.experts else None
         # The layers of which something is computed again are spread evenly.
         share = config.recompute_share
         is_one = int((number + 1) * share) > int(number * share)
@@ -247,10 +249,12 @@ def selective() -> Any:
 class Decoder(nn.Module):
     """A piece of the model: some layers, tokens in front or logits behind where it has an end."""
 
-    def __init__(self, config: Config, piece: int, pieces: int, experts: Any) -> None:
+    def __init__(self, config: TrainingConfig, piece: int, pieces: int, experts: Any) -> None:
         super().__init__()
         own = range(config.layers * piece // pieces, config.layers * (piece + 1) // pieces)
-        self.layers = nn.ModuleDict({str(number): Block(config, number, experts) for number in own})
+        self.layers = nn.ModuleDict(
+            {str(number): DecoderLayer(config, number, experts) for number in own}
+        )
         self.is_first, self.is_last = piece == 0, piece == pieces - 1
         if self.is_first:
             self.tokens = nn.Embedding(config.vocabulary, config.hidden)
@@ -267,7 +271,7 @@ class Decoder(nn.Module):
         return self.output(self.norm(x)) if self.is_last else x
 
 
-def angles_of(config: Config) -> Tensor:
+def angles_of(config: TrainingConfig) -> Tensor:
     """Return the complex numbers that turn queries and keys, by position and pair."""
     device = torch.device("cuda", torch.cuda.current_device())
     frequency = 1e4 ** -(torch.arange(0, config.head_dim, 2, device=device) / config.head_dim)
@@ -275,7 +279,7 @@ def angles_of(config: Config) -> Tensor:
     return torch.polar(torch.ones_like(angles), angles)
 
 
-def split_tensors(model: Decoder, mesh: DeviceMesh, config: Config) -> None:
+def split_tensors(model: Decoder, mesh: DeviceMesh, config: TrainingConfig) -> None:
     """Give each rank of a node its columns and rows of the layers' weights."""
     between = Shard(1) if config.sequence_parallel else Replicate()
     ends: dict[str, Any] = {}
@@ -309,7 +313,9 @@ def split_tensors(model: Decoder, mesh: DeviceMesh, config: Config) -> None:
             layer.experts.split = mesh
 
 
-def shard(model: Decoder, config: Config, mesh: DeviceMesh, outside: DeviceMesh) -> nn.Module:
+def shard(
+    model: Decoder, config: TrainingConfig, mesh: DeviceMesh, outside: DeviceMesh
+) -> nn.Module:
     """Divide weights over replicas; ``outside`` has the replicas of experts."""
     mixed = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     common: dict[str, Any] = {"mesh": mesh, "mp_policy": mixed}
@@ -328,7 +334,7 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
 class Training:
     """A model on this rank, and its step."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: TrainingConfig) -> None:
         self.config = config
         self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(self.device)
@@ -448,7 +454,9 @@ class Training:
 
 def main() -> None:
     given = sys.argv[1]
-    config = Config(**json.loads(given if given.startswith("{") else Path(given).read_text()))
+    config = TrainingConfig(
+        **json.loads(given if given.startswith("{") else Path(given).read_text())
+    )
     training = Training(config)
     dist.barrier()
     for _ in range(config.steps):

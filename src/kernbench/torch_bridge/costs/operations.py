@@ -17,7 +17,7 @@ from kernbench.torch_bridge.costs.attention import AttentionBackends
 from kernbench.torch_bridge.costs.families import streams
 from kernbench.torch_bridge.costs.given_shapes import tensors_of, with_shapes
 from kernbench.torch_bridge.costs.products import unfused
-from kernbench.torch_bridge.costs.registry import Call, Family
+from kernbench.torch_bridge.costs.registry import Family, OperationCall
 from kernbench.torch_bridge.costs.tensor_bytes import num_bytes
 
 if TYPE_CHECKING:
@@ -74,13 +74,13 @@ class OperationCosts:
     ) -> OperationTiming:
         """Return the schedules of ``result = func(*args, **kwargs)`` on a SIP."""
         func, args = unfused(func, args)
-        call = Call(func, operation, args, kwargs, result, sip_id)
+        call = OperationCall(func, operation, args, kwargs, result, sip_id)
         family = family_of(func)
         timing = self._of_family(family, call) or self._of_family(streams.FAMILY, call)
         cold_bytes = num_bytes(family.cold(call))
         return self.once(with_shapes, timing, tensors_of(args), cold_bytes)
 
-    def _of_family(self, family: Family[Any], call: Call) -> OperationTiming | None:
+    def _of_family(self, family: Family[Any], call: OperationCall) -> OperationTiming | None:
         problem = family.key(self, call)
         if problem is None:
             return None

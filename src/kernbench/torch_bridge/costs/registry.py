@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Problem = TypeVar("Problem", bound=Hashable)
 
 
-class Call(NamedTuple):
+class OperationCall(NamedTuple):
     """A call of an operation on a SIP, ``result = func(*args, **kwargs)``."""
 
     func: Any
@@ -38,7 +38,7 @@ class Call(NamedTuple):
         return (*self.args, *self.kwargs.values()) if self.kwargs else self.args
 
 
-def _none(call: Call) -> Sequence[Any]:
+def _none(call: OperationCall) -> Sequence[Any]:
     return ()
 
 
@@ -48,11 +48,11 @@ class Family(Generic[Problem]):
 
     matches: Callable[[Any], bool]
     """Whether calls of an overload are its own; no other family may say so."""
-    key: Callable[[OperationCosts, Call], Problem | None]
+    key: Callable[[OperationCosts, OperationCall], Problem | None]
     """Returns all that determines the time of a call besides its SIP and the operation's name, and
     notes what that time assumes; None for a call that streams its operands."""
     kernels: Callable[[OperationCosts, str, Problem, int], OperationTiming | None]
     """Returns the schedules of what a call launches, by the operation's name, the key and a SIP;
     None where the machine's library lacks the kernels, so that the call streams its operands."""
-    cold: Callable[[Call], Sequence[Any]] = _none
+    cold: Callable[[OperationCall], Sequence[Any]] = _none
     """Returns what a call reads that the operation before it has not made, such as weights."""

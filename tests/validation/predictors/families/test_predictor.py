@@ -603,6 +603,7 @@ def test_planes_of_half_precision_are_convolved_in_three_dims_without_cudnn_by_2
     compile(texts[0], "the loop", "exec")
 
 
+@pytest.mark.adr("0235-D2")
 @pytest.mark.adr("0255-D4")
 def test_a_row_of_fms_is_the_program_of_plans_with_its_sizes(tmp_path: Path) -> None:
     sizes = {"layers": 40, "hidden": 5120, "heads": 40, "kv_heads": 40, "ffn": 13824}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kernbench.library_kernels import LibraryKernel
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import Call
+    from kernbench.torch_bridge.costs.registry import OperationCall
 
 _PREFIX = "aten._scaled_dot_product_"
 _MASKS = ("attn_bias", "attn_mask")
@@ -44,7 +44,7 @@ _FROM_LAST = frozenset(
 """Operations whose causal mask is aligned with the last key, as that of the kernels is."""
 
 
-class _Attention(NamedTuple):
+class _AttentionCall(NamedTuple):
     shapes: tuple[Shape, Shape, Shape]
     """Those of queries, keys and values: (batch, heads, length, head size)."""
     dtype: DType
@@ -56,7 +56,7 @@ class _Attention(NamedTuple):
     """The kinds of kernels that the program allows."""
 
 
-def _key(costs: OperationCosts, call: Call) -> _Attention | None:
+def _key(costs: OperationCosts, call: OperationCall) -> _AttentionCall | None:
     """Return a pass; None if it is not one that kernels can do."""
     given: dict[str, Any] = dict(zip(_names(call.func), call.args, strict=False)) | call.kwargs
     if "attention_math" in call.name or "query" not in given:
@@ -72,12 +72,12 @@ def _key(costs: OperationCosts, call: Call) -> _Attention | None:
     # Where flash attention is called itself: PyTorch never asks it for the other corner.
     from_last = causal and call.func in _FROM_LAST and query.shape[2] != key.shape[2]
     shapes = (tuple(query.shape), tuple(key.shape), tuple(value.shape))
-    asked = _Attention(shapes, dtype, causal, masked, from_last, ())
+    asked = _AttentionCall(shapes, dtype, causal, masked, from_last, ())
     return asked._replace(allowed=costs.attention.of_pass(asked, "backward" in call.name))
 
 
 def _kernels(
-    costs: OperationCosts, name: str, problem: _Attention, sip_id: int
+    costs: OperationCosts, name: str, problem: _AttentionCall, sip_id: int
 ) -> OperationTiming | None:
     """Return the schedules of PyTorch's own kernels, of kernbench's where the library lacks them.
 
@@ -95,7 +95,7 @@ def _kernels(
 
 
 def _of_library(
-    costs: OperationCosts, name: str, asked: _Attention, sip_id: int
+    costs: OperationCosts, name: str, asked: _AttentionCall, sip_id: int
 ) -> OperationTiming | None:
     architecture, library = costs.machine.spec.kernel_library, costs.library
     if architecture is None or library is None:
@@ -173,7 +173,7 @@ def _of_pytorch(
     return tuple(replace(each, warm=False) for each in launches)
 
 
-def _kept(call: Call) -> Sequence[Any]:
+def _kept(call: OperationCall) -> Sequence[Any]:
     """Return keys and values; a backward is given the gradient first, and what was kept for it."""
     return call.args[1:5] if call.func._schema.name.endswith("backward") else call.args[1:3]
 

@@ -18,7 +18,7 @@ from kernbench.torch_bridge.costs.scattered import is_planar
 if TYPE_CHECKING:
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import Call
+    from kernbench.torch_bridge.costs.registry import OperationCall
 
 
 class _Norm(NamedTuple):
@@ -29,7 +29,7 @@ class _Norm(NamedTuple):
     """How many have a block of threads each; 0 where all are one stream."""
 
 
-def _key(costs: OperationCosts, call: Call) -> _Norm | blocks.Blocks | None:
+def _key(costs: OperationCosts, call: OperationCall) -> _Norm | blocks.Blocks | None:
     """Return the kernel of a call; None where the machine has no such kernel.
 
     The vendor's are for norms with weights. Of those of planes that train, float32 is known by its

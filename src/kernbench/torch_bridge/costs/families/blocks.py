@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kernbench.library_kernels import BlockLaunch
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import Call
+    from kernbench.torch_bridge.costs.registry import OperationCall
 
 Arguments = dict[str, Any]
 Launches = Sequence["BlockLaunch"] | None
@@ -37,7 +37,7 @@ class Blocks(NamedTuple):
     launches: tuple[BlockLaunch, ...]
 
 
-def key(costs: OperationCosts, call: Call) -> Blocks | None:
+def key(costs: OperationCosts, call: OperationCall) -> Blocks | None:
     """Return the launches of a call; None where no geometry is known, or on no GPU."""
     geometry = _GEOMETRIES[plain_name(call.func)]
     if costs.library is None or not _is_dense(call.args[0]):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from kernbench.library_kernels import LibraryKernel
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import Call
+    from kernbench.torch_bridge.costs.registry import OperationCall
 
 _FAST_DEPTHWISE = (1, 12)
 """The first release that is measured to have fast gradients of depthwise weights channels-last."""
@@ -87,7 +87,7 @@ class _Product(NamedTuple):
     rearranged: int
 
 
-def _key(costs: OperationCosts, call: Call) -> _Passes | _Direct | _Product | None:
+def _key(costs: OperationCosts, call: OperationCall) -> _Passes | _Direct | _Product | None:
     product = multiplication(costs, call, "convolution")
     if product is None or product.dtype is None:
         return None
@@ -99,7 +99,7 @@ def _key(costs: OperationCosts, call: Call) -> _Passes | _Direct | _Product | No
 
 
 def _of_library(
-    costs: OperationCosts, call: Call, product: Multiplication, dtype: DType
+    costs: OperationCosts, call: OperationCall, product: Multiplication, dtype: DType
 ) -> _Passes | _Direct | None:
     """Return what a library does for a convolution or its gradients; None without one for it."""
     args, result = call.args, call.result
@@ -267,7 +267,7 @@ def _copied(args: Any, is_forward: bool) -> Iterator[Tensor]:
             yield each
 
 
-def _weight(call: Call) -> Sequence[Any]:
+def _weight(call: OperationCall) -> Sequence[Any]:
     return (call.args[2] if isinstance(call.result, (list, tuple)) else call.args[1],)
 
 

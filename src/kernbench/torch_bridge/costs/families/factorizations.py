@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kernbench.hardware import SipSpec
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import Call
+    from kernbench.torch_bridge.costs.registry import OperationCall
 
 _STEP_CYCLES = 1200
 """From one step that depends on another to the next: a launch inside a library's loop, or a barrier
@@ -107,7 +107,7 @@ class _Steps(NamedTuple):
     waits_ps: int
 
 
-def _key(costs: OperationCosts, call: Call) -> _Steps:
+def _key(costs: OperationCosts, call: OperationCall) -> _Steps:
     found = _BY_NAME[call.name]
     if found is _BOTH and call.args[1:2] == (_WITHOUT_PRODUCT,):
         found = _REFLECTIONS

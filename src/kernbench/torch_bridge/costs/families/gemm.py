@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.costs.operations import OperationCosts
     from kernbench.torch_bridge.costs.products import Products, Sizes
-    from kernbench.torch_bridge.costs.registry import Call
+    from kernbench.torch_bridge.costs.registry import OperationCall
 
 
 _FP4 = "float4_e2m1fn"
@@ -59,7 +59,7 @@ class Multiplication(NamedTuple):
 _OF_VECTORS = frozenset({"aten::mv", "aten::addmv"})
 
 
-def _key(costs: OperationCosts, call: Call) -> Multiplication | None:
+def _key(costs: OperationCosts, call: OperationCall) -> Multiplication | None:
     ends_at = call.operation.ends_at
     if ends_at is not None and any(isinstance(each, Tensor) for each in call.args[ends_at:][:1]):
         costs.even_groups.add(call.name)
@@ -67,7 +67,7 @@ def _key(costs: OperationCosts, call: Call) -> Multiplication | None:
     return multiplication(costs, call, kind)
 
 
-def multiplication(costs: OperationCosts, call: Call, kind: str) -> Multiplication | None:
+def multiplication(costs: OperationCosts, call: OperationCall, kind: str) -> Multiplication | None:
     """Return the products of a call, whose float32 has the precision of their kind.
 
     None where there are none, or where no unit that is described multiplies such numbers.
@@ -251,7 +251,7 @@ def _with_rows(tensor: Any, row: int) -> Any:
     return tensor
 
 
-def _weight(call: Call) -> Sequence[Any]:
+def _weight(call: OperationCall) -> Sequence[Any]:
     """Return the second operand: in a backward, too, a weight or what the forward has kept."""
     name = call.func._schema.name
     if name in BATCHED:

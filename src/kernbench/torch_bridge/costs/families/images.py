@@ -13,7 +13,7 @@ from kernbench.torch_bridge.costs.scattered import SECTOR, is_planar
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import Call
+    from kernbench.torch_bridge.costs.registry import OperationCall
 
 # Their threads are those of one plane, so that many planes of a small image keep few PEs busy.
 _BY_POSITION = names(
@@ -24,7 +24,7 @@ _SAMPLED_ROWS = 2
 """Rows of a plane, each a sector apart, that an element is sampled from: a window of 2 x 2."""
 
 
-def _key(costs: OperationCosts, call: Call) -> streams.Streams:
+def _key(costs: OperationCosts, call: OperationCall) -> streams.Streams:
     (stream,), result = streams.key(costs, call), call.result
     if plain_name(call.func) == _SAMPLED:
         if is_planar(call.args[0]):

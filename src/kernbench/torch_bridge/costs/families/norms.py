@@ -21,7 +21,7 @@ from kernbench.torch_bridge.costs.sequences import in_turn
 if TYPE_CHECKING:
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import Call
+    from kernbench.torch_bridge.costs.registry import OperationCall
 
 _BACKWARD, _KERNEL = "aten.native_layer_norm_backward", "aten_norm_weights"
 _WITH_MORE_BLOCKS = (2, 0)
@@ -37,7 +37,7 @@ class _Gradient(NamedTuple):
     """Rows, columns and bytes of an element of sums that are a launch of their own."""
 
 
-def _key(costs: OperationCosts, call: Call) -> _Gradient:
+def _key(costs: OperationCosts, call: OperationCall) -> _Gradient:
     *copies, stream = streams.key(costs, call)
     sums = _sums(costs, call)
     if sums is not None:
@@ -45,7 +45,7 @@ def _key(costs: OperationCosts, call: Call) -> _Gradient:
     return _Gradient((*copies, stream), sums)
 
 
-def _sums(costs: OperationCosts, call: Call) -> tuple[int, int, int] | None:
+def _sums(costs: OperationCosts, call: OperationCall) -> tuple[int, int, int] | None:
     """Return the sums of gradients of weights; None where a stream of bytes stands for them."""
     if not costs.has_kernel(_KERNEL) or release_of_kernels() >= _WITH_MORE_BLOCKS:
         return None

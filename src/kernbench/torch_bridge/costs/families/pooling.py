@@ -14,7 +14,7 @@ from kernbench.torch_bridge.costs.scattered import is_planar
 if TYPE_CHECKING:
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import Call
+    from kernbench.torch_bridge.costs.registry import OperationCall
 
 _THREADS = {
     "aten.max_pool2d_with_indices": 256,
@@ -26,7 +26,7 @@ _BLOCK = (8, 32)
 """Rows and columns of a block of windows of three dims."""
 
 
-def _key(costs: OperationCosts, call: Call) -> Windows | None:
+def _key(costs: OperationCosts, call: OperationCall) -> Windows | None:
     if costs.library is None or not is_planar(call.args[0]):
         return None
     plane = call.args[0]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kernbench.dtypes import DType
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import Call
+    from kernbench.torch_bridge.costs.registry import OperationCall
 
 
 class RecurrentKind(IntEnum):
@@ -112,7 +112,7 @@ class _Problem(NamedTuple):
     is_backward: bool
 
 
-def _key(costs: OperationCosts, call: Call) -> _Problem | None:
+def _key(costs: OperationCosts, call: OperationCall) -> _Problem | None:
     """Return what determines the time of a call; None if there is nothing to compute."""
     names = (each.name for each in call.func._schema.arguments)
     given = dict(zip(names, call.args, strict=False))
@@ -278,7 +278,7 @@ class _Work:
         )
 
 
-def _weight(call: Call) -> Sequence[Any]:
+def _weight(call: OperationCall) -> Sequence[Any]:
     return (call.args[1],)
 
 

@@ -19,7 +19,7 @@ from kernbench.torch_bridge.costs.tensor_bytes import num_bytes
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import Call
+    from kernbench.torch_bridge.costs.registry import OperationCall
 
 _SELECTIONS = names(
     "embedding gather index_select index take index_put _unsafe_index masked_select "
@@ -28,7 +28,7 @@ _SELECTIONS = names(
 _FROM_TABLES = frozenset({"aten::embedding", "aten::index_select", "aten::index"})
 
 
-def _key(costs: OperationCosts, call: Call) -> Streams:
+def _key(costs: OperationCosts, call: OperationCall) -> Streams:
     over, read, written = bytes_of(call)
     selection = selection_of(call.name, call.args)
     if selection is None:
@@ -47,7 +47,7 @@ def _key(costs: OperationCosts, call: Call) -> Streams:
     return (Stream(read + copied, stored + copied),)
 
 
-def _given(call: Call) -> Sequence[Any]:
+def _given(call: OperationCall) -> Sequence[Any]:
     return (call.result,) if call.func._schema.name in _FROM_TABLES else ()
 
 

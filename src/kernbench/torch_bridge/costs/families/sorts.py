@@ -12,7 +12,7 @@ from kernbench.torch_bridge.costs.tensor_bytes import most_elements
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import Call
+    from kernbench.torch_bridge.costs.registry import OperationCall
 
 _IN_ONE_BLOCK = 4096
 """Elements of a row that PyTorch sorts in a block (``should_use_small_sort`` of ATen's Sort.h)."""
@@ -20,7 +20,7 @@ _INDEX_BYTES = 8
 _WORK = ((MathClass.SIMPLE, 4), (MathClass.REDUCE, 4))
 
 
-def _key(costs: OperationCosts, call: Call) -> Streams:
+def _key(costs: OperationCosts, call: OperationCall) -> Streams:
     read, written = _moved(call.args, call.kwargs)
     return (Stream(read, written, most_elements((*call.given, call.result)), _WORK),)
 

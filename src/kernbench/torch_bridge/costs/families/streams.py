@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kernbench.hardware import SipSpec
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.costs.operations import OperationCosts
-    from kernbench.torch_bridge.costs.registry import Call
+    from kernbench.torch_bridge.costs.registry import OperationCall
     from kernbench.torch_bridge.costs.rules import CostRule
 
 
@@ -49,7 +49,7 @@ Streams = tuple[Stream, ...]
 """Launches one after another, of which the last is the operation itself."""
 
 
-def key(costs: OperationCosts, call: Call) -> Streams:
+def key(costs: OperationCosts, call: OperationCall) -> Streams:
     """Return what a call launches by the rule of its operation."""
     rule = rule_of(call.func)
     if not rule.is_known:
@@ -75,7 +75,7 @@ def spread_out(costs: OperationCosts, stream: Stream, result: Any, spread: int) 
     return Stream(stream.read, stream.written, most_elements((result,)), spread=spread)
 
 
-def copies(costs: OperationCosts, call: Call) -> Iterator[Stream]:
+def copies(costs: OperationCosts, call: OperationCall) -> Iterator[Stream]:
     """Yield the copies that make operands of a call contiguous, the last operand first."""
     for position in reversed(rule_of(call.func).copies):
         each = call.args[position]
@@ -84,7 +84,7 @@ def copies(costs: OperationCosts, call: Call) -> Iterator[Stream]:
             yield spread_out(costs, copy, each, spread_of_copy(each))
 
 
-def moved(rule: CostRule, call: Call) -> tuple[int, int]:
+def moved(rule: CostRule, call: OperationCall) -> tuple[int, int]:
     """Return the bytes that a stream reads from HBM and writes to it."""
     over, read, written = bytes_of(call)
     if rule.reads is Reads.SOURCES:
@@ -97,7 +97,7 @@ def moved(rule: CostRule, call: Call) -> tuple[int, int]:
     return read, written
 
 
-def bytes_of(call: Call) -> tuple[int, int, int]:
+def bytes_of(call: OperationCall) -> tuple[int, int, int]:
     """Return the bytes of arguments that a call changes, of all that it is given, and of results.
 
     These are the changed arguments, if there are any.
