@@ -1,36 +1,33 @@
-"""What is marked as a campaign runs where it is asked for."""
+"""What is marked as a campaign runs where it is asked for, and in which order tests run."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forked import run_forked
 
 ROOT = Path(__file__).parents[1]
 
 CAMPAIGN = "test_most_published_products_are_among_the_best_modeled_ones"
 
 
+def collected(file: str, *options: str) -> list[str]:
+    """Return the tests of a file that would run, in order."""
+    done = run_forked("pytest", "--collect-only", "-q", file, *options, cwd=ROOT)
+    return done.stdout.partition("\n\n")[0].splitlines()
+
+
 @pytest.mark.parametrize(
     ("options", "is_run"), [([], False), (["--campaigns"], True), (["--adr", "0001"], False)]
 )
 def test_campaigns_run_where_asked_for(options: list[str], is_run: bool) -> None:
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/test_tuner_truth.py"]
-    done = subprocess.run(
-        [*command, *options], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert (CAMPAIGN in done.stdout) is is_run
+    names = [each.rpartition("::")[2] for each in collected("tests/test_tuner_truth.py", *options)]
+    assert (CAMPAIGN in names) is is_run
 
 
 def test_order_can_be_turned_round() -> None:
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/test_tiers.py"]
-    forwards, backwards = (
-        subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, check=True)
-        .stdout.partition("\n\n")[0]
-        .splitlines()
-        for options in ([], ["--backwards"])
-    )
+    forwards = collected("tests/test_tiers.py")
     assert len(forwards) > 1
-    assert backwards == forwards[::-1]
+    assert collected("tests/test_tiers.py", "--backwards") == forwards[::-1]

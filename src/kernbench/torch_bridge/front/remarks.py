@@ -115,9 +115,9 @@ def _of_processes(session: Session) -> list[str]:
         )
     if not CAN_SEE_CLASSES and session.run.world_size > 1:
         lines.append(
-            "what a rank assigns to attributes of classes that all ranks share holds for all of "
-            "them, as kernbench can see such assignments on x86-64 only, and where a process may "
-            "make memory executable; packages can be each rank's own by --private PACKAGE"
+            "what a rank assigns to attributes of classes or functions that all share holds for "
+            "all of them, as kernbench can see such assignments on x86-64 only, where a process "
+            "may make memory executable; packages can be each rank's own by --private PACKAGE"
         )
     if session.for_all and session.run.world_size > 1:
         lines.append(
