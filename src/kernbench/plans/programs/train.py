@@ -1,8 +1,8 @@
 """Trains a decoder that is split over devices: ``torchrun train.py CONFIG``.
 
 The configuration is JSON, or a file of it; it names the model's sizes, the split, and the steps
-(`TrainingConfig`). Rank 0 prints the time of each step in microseconds and the peak of its memory in bytes,
-as JSON. Source of the order of splits (pipeline, tensor, recomputation, compile, shards):
+(`TrainingConfig`). Rank 0 prints the time of each step in microseconds and the peak of its memory
+in bytes, as JSON. Source of the order of splits (pipeline, tensor, recomputation, compile, shards):
 pytorch/torchtitan.
 """
 
