@@ -63,6 +63,11 @@ _WIDE = 4
 product of a group, whose tile has one column that is needed."""
 
 
+_VOLUME = 3
+_TRIP = 32
+"""Channels of float32 in a trip along K: 128 bytes."""
+
+
 class ConvolutionPass(Enum):
     """Which of a convolution's three products."""
 
@@ -243,6 +248,9 @@ def _product(conv: Convolution, padded: bool, multiple: int = _ALIGNED) -> Produ
     given, made = _widths(conv)
     if padded:
         given, made = (math.ceil(each / multiple) * multiple for each in (given, made))
+        if conv.dims == _VOLUME and conv.itemsize == _WIDE:
+            # Their kernels go along K tap by tap.
+            given, made = _whole_trips(conv.which, given, made)
     if conv.which is ConvolutionPass.FORWARD:
         m, n, k, of_a = conv.made_positions, made, given * conv.taps, conv.given_bytes
     elif conv.which is ConvolutionPass.TO_INPUT:
@@ -263,6 +271,15 @@ def _product(conv: Convolution, padded: bool, multiple: int = _ALIGNED) -> Produ
         out_bytes=conv.itemsize,
         a_bytes=of_a / launches,
     )
+
+
+def _whole_trips(which: ConvolutionPass, given: int, made: int) -> tuple[int, int]:
+    """Return channels of which those that are summed up fill trips along K."""
+    if which is ConvolutionPass.FORWARD:
+        return math.ceil(given / _TRIP) * _TRIP, made
+    if which is ConvolutionPass.TO_INPUT:
+        return given, math.ceil(made / _TRIP) * _TRIP
+    return given, made
 
 
 def _launches(conv: Convolution) -> int:
