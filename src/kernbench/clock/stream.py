@@ -31,6 +31,8 @@ class StreamCommand(Handle):
     """What only one command of any stream may use at a time; None where there is no such thing."""
     queued = False
     """Whether it waited on the device, behind another command of its stream or engine."""
+    parts = False
+    """Whether the front end starts what follows only when this has ended, as on an idle device."""
     after = 0
     """What it waited for until it started, as the log numbers it; 0: its launch."""
     hbm_ps = 0
@@ -129,6 +131,8 @@ class Stream:
         """The command that was submitted last, or None. When it is done the stream is idle."""
         self.last = 0
         """What its latest command ended with, as the log numbers it."""
+        self.parted = False
+        """Whether its latest command parts it from what follows."""
         self._failed: list[StreamCommand] = []
         self._env = simulation.env
         self._current: StreamCommand | None = None
@@ -191,7 +195,7 @@ class Stream:
         now_ps = self._env.now_ps
         command.start_ps = now_ps
         if now_ps > command.earliest_ps:
-            command.queued = True
+            command.queued = not self.parted
             command.after = command.after or self.last
         # Of one that is not logged itself: what it ends with is what it waited for.
         command.ended_by = command.after
@@ -216,7 +220,7 @@ class Stream:
                 command.error = raisable(error, command.describe())
         if command.error is not None:
             self._failed.append(command)
-        self.last = command.ended_by
+        self.last, self.parted = command.ended_by, command.parts
         if self._callers is not None and command.ended_by > 0:
             self._callers.ended(command.ended_by, command.caller)
         if command.engine is not None:

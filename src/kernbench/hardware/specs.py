@@ -311,6 +311,8 @@ class SipSpec(Spec):
     """Time from a kernel's start on the device to its first command."""
     queued_front_end_us: NotNegative | None = None
     """The same for a kernel that waited in the device's queue for the one before it to end."""
+    event_us: NotNegative = Fraction(0)
+    """Time that an event with a time stamp takes of its stream, once all before it has ended."""
     cube: CubeSpec
     """The memory of each cube."""
     pe: PeSpec
@@ -387,6 +389,10 @@ class SipSpec(Spec):
         if self.queued_front_end_us is None:
             return self.front_end_ps
         return ceil_ps(self.queued_front_end_us * PS_PER_US)
+
+    @cached_property
+    def event_ps(self) -> int:
+        return ceil_ps(self.event_us * PS_PER_US)
 
     @cached_property
     def short_run_slowdown(self) -> Fraction:

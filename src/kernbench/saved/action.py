@@ -117,7 +117,7 @@ OPERANDS: dict[Action, tuple[str, ...]] = {
     Action.SPEND: (SPENDS,),
     Action.OPERATION: (WORKS, STREAMS, SPENDS),
     Action.COPY: (WORKS, STREAMS),
-    Action.HOST_MARK: (STREAMS,),
+    Action.HOST_MARK: (STREAMS, ANY),
     Action.HOST_STREAM_WAITS: (HANDLE, PLACE, STREAMS),
     Action.HOST_POLL: (LABELS,),
     Action.HOST_GLANCE: (LABELS,),

@@ -56,7 +56,8 @@ def do_bench(
     """Return the modeled milliseconds of what ``fn`` launches, in the form that was asked for.
 
     ``fn`` is called once, and its launches touch no data: modeled time does not vary. So all
-    quantiles are the same number, and ``warmup`` and ``rep`` mean nothing. Operators of PyTorch
+    quantiles are the same number, and ``warmup`` and ``rep`` mean nothing. The two events around
+    ``fn`` take what they take on the device. Operators of PyTorch
     itself run on the host and take no modeled time; if ``fn`` launches no kernel at all, the
     answer is NaN. A call when kernbench is not active is Triton's.
     """
@@ -64,7 +65,7 @@ def do_bench(
         return _ORIGINALS["do_bench"](
             fn, warmup, rep, grad_to_none, quantiles, return_mode, **options
         )
-    return _modeled(fn, grad_to_none, quantiles, return_mode)
+    return _modeled(fn, grad_to_none, quantiles, return_mode, by_events=True)
 
 
 def do_bench_cudagraph(
@@ -75,7 +76,7 @@ def do_bench_cudagraph(
     return_mode: str = "mean",
     **options: Any,
 ) -> Any:
-    """As :func:`do_bench`: both measure device time only."""
+    """As :func:`do_bench`, without events between the launches of a graph."""
     if not isinstance(triton_driver.active, KernbenchDriver):
         return _ORIGINALS["do_bench_cudagraph"](
             fn, rep, grad_to_none, quantiles, return_mode, **options
@@ -88,6 +89,8 @@ def _modeled(
     grad_to_none: Iterable[Any] | None,
     quantiles: Sequence[float] | None,
     return_mode: str,
+    *,
+    by_events: bool = False,
 ) -> Any:
     if return_mode not in _RETURN_MODES:
         raise UsageError(
@@ -103,6 +106,8 @@ def _modeled(
             driver.has_warned = True
             _warn()
         milliseconds = math.nan
+    elif by_events:
+        milliseconds += driver.launcher.device_rates().event_ms
     if quantiles is not None:
         return milliseconds if len(quantiles) == 1 else [milliseconds] * len(quantiles)
     return [milliseconds] if return_mode == "all" else milliseconds

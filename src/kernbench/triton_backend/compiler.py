@@ -19,7 +19,7 @@ _LOG = logger("compile")
 TARGET = GPUTarget(BACKEND_NAME, "ttir", 32)
 """For every machine that does not say that it is CUDA's."""
 
-PIPELINE_REVISION = 11
+PIPELINE_REVISION = 12
 """Part of the key of Triton's disk cache: raise it whenever the passes, the options or the metadata
 below change, or what ``kernel_ir.tcm_use`` counts."""
 
@@ -78,6 +78,10 @@ _GLUON_PASSES = (
 
 _GLUON_CAPABILITY = 90
 """What layouts are held against where the machine is no CUDA device: the first with TMA."""
+
+
+_HIP_STAGES = 2
+"""Of a launch that names none. Source: ``HIPOptions`` of Triton's backend for AMD."""
 
 
 class BadOptionError(UsageError, AssertionError):
@@ -169,10 +173,14 @@ class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no ty
         return f"{BACKEND_NAME}-{PIPELINE_REVISION}-{self.target.arch}"
 
     def parse_options(self, options: dict[str, Any]) -> KernbenchOptions:
+        from kernbench.kernel_ir import NO_CUDA
+
         known = KernbenchOptions.__dataclass_fields__
         given = {k: v for k, v in options.items() if k in known and v is not None}
         if isinstance(given.get("extern_libs"), dict):
             given["extern_libs"] = tuple(given["extern_libs"].items())
+        if architecture_of(self.target) == NO_CUDA:
+            given.setdefault("num_stages", _HIP_STAGES)
         return KernbenchOptions(**given)
 
     def pack_metadata(self, metadata: Any) -> tuple[int, ...]:

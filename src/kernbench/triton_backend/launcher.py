@@ -41,10 +41,12 @@ Grid = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class DeviceRates:
-    """The rates of one SIP that host code asks a driver for."""
+    """What host code asks a driver for of one SIP."""
 
     clock_ghz: float
     hbm_bytes_per_ns: float
+    event_ms: float = 0.0
+    """What an event adds to the time of what it ends."""
 
 
 class Launcher(Room, Protocol):
@@ -63,7 +65,7 @@ class Launcher(Room, Protocol):
         """Return how many PEs the current rank's SIP has."""
 
     def device_rates(self) -> DeviceRates:
-        """Return the clock and the memory bandwidth of the current rank's SIP."""
+        """Return clock, memory bandwidth and the time of an event of the current rank's SIP."""
 
     def latest_ns(self) -> Callable[[], float] | None:
         """Return what waits for the rank's latest launch and gives its time, if it has any."""

@@ -79,6 +79,15 @@ class LiveTiles:
         """Return an operation and everything nested in it."""
         return self._spans[op]
 
+    def seen(self, value: Value, views: Sequence[str]) -> LiveSpan:
+        """Return where a value is live, or what operations named in ``views`` show of it."""
+        values = [value]
+        for op in self._spans:
+            if op.name in views and op.operands[0] in values:
+                values.append(op.results[0])
+        spans = [span for _, _, span in self.places(values)]
+        return LiveSpan(min(each.first for each in spans), max(each.last for each in spans))
+
     def _count(self, region: Region, loops: tuple[Op, ...]) -> None:
         for op in (op for block in region.blocks for op in block.ops):
             first = len(self._spans)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kernbench.commands import SourceLine
@@ -161,22 +162,33 @@ def tcm_use(module: Module, num_stages: int) -> TcmUse:
 
 def _staged(function: Function, num_stages: int) -> list[TcmTile]:
     """Return the loads that are issued ahead in the loops of which the most are live at once."""
-    found: list[tuple[Op, TcmTile]] = []
+    found: list[tuple[Op | Value, TcmTile]] = []
     for loop in function.body.walk():
         if loop.name != "scf.for":
             continue
         stages = num_stages_of(loop, num_stages)
         rows = [dot.results[0].type.shape[-2] for dot in loop.regions[0].walk() if dot.name in DOTS]
         found += [
-            (loop, replace(_tile(load, result, "load", stages), rows=min(rows, default=0)))
+            (
+                loop if stages > 1 else result,
+                replace(_tile(load, result, "load", stages), rows=min(rows, default=0)),
+            )
             for load in pipelined_loads(loop)
             for result in load.results
             if tile_bytes(result.type) and result.type.shape
         ]
-    if len({loop for loop, _ in found}) <= 1 or not is_structured(function):
-        return [tile for _, tile in found]
+    return _together(function, found)
+
+
+def _together(function: Function, held: Sequence[tuple[Op | Value, TcmTile]]) -> list[TcmTile]:
+    """Return the tiles of which the most are live at once: during a loop, or while a value is."""
+    if len({key for key, _ in held}) <= 1 or not is_structured(function):
+        return [tile for _, tile in held]
     live = LiveTiles(function)
-    return most_at_once((tile, tile.total_bytes, live.span(loop)) for loop, tile in found)
+    return most_at_once(
+        (tile, tile.total_bytes, live.span(key) if isinstance(key, Op) else live.seen(key, _VIEWS))
+        for key, tile in held
+    )
 
 
 def _allocated(function: Function) -> list[TcmTile]:
@@ -226,7 +238,7 @@ def _operands(function: Function) -> list[TcmTile]:
                 continue
             if maker.name == "tt.load" or (place == 1 and maker.name.startswith(_IN_PLACE)):
                 found[value] = _tile(maker, value, "operand")
-    return list(found.values())
+    return _together(function, list(found.items()))
 
 
 def _exchanged(function: Function) -> list[TcmTile]:

@@ -391,9 +391,10 @@ class KernelLauncher:
         return self.run.machine.sip_at(self.run.rank_state.sip_id).num_pes
 
     def device_rates(self) -> DeviceRates:
-        """Return the clock and the memory bandwidth of the current rank's SIP."""
+        """Return clock, memory bandwidth and the time of an event of the current rank's SIP."""
         sip = self.run.machine.sip_at(self.run.rank_state.sip_id)
-        return DeviceRates(float(sip.clock_ghz), float(sip.hbm_gbps))
+        event_ms = sip.event_ps / 1e9
+        return DeviceRates(float(sip.clock_ghz), float(sip.hbm_gbps), event_ms)
 
     def latest_ns(self) -> Callable[[], float] | None:
         """Return what waits for the rank's latest launch and gives its time.

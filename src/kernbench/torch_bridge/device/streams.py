@@ -129,7 +129,9 @@ class Stream:
 class Event:
     """A point in a stream. Simulated time is always known, so timing is always enabled."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, enable_timing: bool = False, **kwargs: Any) -> None:
+        self.is_timed = bool(args[0]) if args and isinstance(args[0], bool) else enable_timing
+        """Whether it has a time stamp, which takes time of its stream."""
         self._marker: Marker | None = None
         self._is_captured = False
         """Whether it is part of a captured graph, and happens only in replays."""
@@ -140,8 +142,10 @@ class Event:
     def record(self, stream: Stream | None = None) -> Event:
         """Record the point after all that is enqueued on a stream (default: the current one)."""
         process = current()
-        self._marker = Marker(process.session.run.simulation.env, "an event")
+        run = process.session.run
         queue = (current_stream() if stream is None else stream).queue
+        stamp_ps = run.machine.sip_at(queue.sip_id).event_ps if self.is_timed else 0
+        self._marker = Marker(run.simulation.env, stamp_ps)
         self._is_captured = own_queue(queue) is not queue.queue
         process.host.enqueue(self._marker, queue.queue)
         if process.order is not None and not self._is_captured:

@@ -122,7 +122,7 @@ class _Keeping(Host):
             return
         number = self.keeper.stream(stream)
         if isinstance(command, Marker):
-            self.keeper.makes(command, Action.HOST_MARK, number)
+            self.keeper.makes(command, Action.HOST_MARK, number, int(command.parts))
         elif isinstance(command, WaitFor):
             # Who waits for it waits for the end of the stream.
             command.made_by = (Action.TAIL, number)

@@ -46,6 +46,8 @@ class Burst(StreamCommand):
         self._is_over = False
         self._is_shared = False
         """Whether others may slow the last planned operation down."""
+        self._is_parted = False
+        """Whether its first operation starts as on an idle device."""
         self._callers: list[int] = []
         """The lines of those that are not logged, where lines are recorded."""
         self._is_ahead = False
@@ -68,6 +70,7 @@ class Burst(StreamCommand):
         return [timing for _, timing in self._waiting]
 
     def begin(self) -> None:
+        self._is_parted = self._queue.parted
         self._go_on()
 
     def enter(self, _: StreamCommand) -> None:
@@ -133,10 +136,12 @@ class Burst(StreamCommand):
         launched_ps, templates, starts_ps, ends_ps = [], [], [], []
         for earliest_ps, timing in planned:
             launched_ps.append(earliest_ps)
-            if at_ps > earliest_ps:
+            at_ps, waited = max(at_ps, earliest_ps), at_ps > earliest_ps
+            if waited and not self._is_parted:
                 template = timing.queued or timing.template(True)
             else:
-                at_ps, template = earliest_ps, timing.idle or timing.template(False)
+                template = timing.idle or timing.template(False)
+            self._is_parted = False
             starts_ps.append(at_ps)
             at_ps += template.duration_ps
             ends_ps.append(at_ps)
