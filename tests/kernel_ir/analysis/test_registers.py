@@ -55,6 +55,19 @@ PRODUCTS = [
 
 
 @pytest.mark.adr("0136-D1")
+@pytest.mark.parametrize("stages", [1, 2])
+def test_operands_that_are_never_alive_together_share_a_place(stages: int) -> None:
+    with RuntimeContext(machine="a100-sxm-80g", data=False) as torch:
+        x = torch.empty(256, 128, dtype=torch.float16)
+        compiled = attention[(1,)](
+            x, x, x, torch.empty(64, 128), 256, 64, 64, 128, num_stages=stages
+        )
+    rows = block = 64 * 128 * 2
+    # Loads that run ahead are all on their way; else the keys are dead when values are loaded.
+    assert compiled.metadata.shared == rows + stages * block
+
+
+@pytest.mark.adr("0136-D1")
 @pytest.mark.parametrize(("machine", "place"), [("h100-sxm", 0), ("a100-sxm-80g", 1)])
 def test_shared_memory_is_tritons(machine: str, place: int) -> None:
     with RuntimeContext(machine=machine, data=False) as torch:
@@ -120,8 +133,26 @@ def added(x, y, out, n, BLOCK: tl.constexpr):
     tl.store(out + at, total, mask=at < n)
 
 
+@triton.jit
+def quantized(x, scales, out, n, BLOCK: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    values = tl.load(x + row * n + at)
+    scale = tl.max(tl.abs(values)) / 127.0
+    scaled = values / scale
+    scaled += 0.5 * tl.where(scaled >= 0, 1, -1)
+    tl.store(out + row * n + at, scaled.to(tl.int8))
+    tl.store(scales + row, scale)
+
+
+@triton.jit
+def copied(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * n + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at))
+
+
 # Elements of float32, warps, registers, and bytes that each thread stores in local memory and loads
-# from there, as ptxas of CUDA 12.9 reports of what Triton 3.9 makes of these for 9.0.
+# from there, as ptxas of CUDA 12.9 reports of what Triton 3.9 makes of these for 9.0; the last two,
+# ptxas of CUDA 13.0 for 8.0.
 UNLOOPED = [
     ("softmax", 4096, 1, 167, 0, 0),
     ("softmax", 4096, 8, 32, 0, 0),
@@ -142,6 +173,8 @@ UNLOOPED = [
     ("added", 8192, 4, 118, 0, 0),
     ("added", 32768, 16, 128, 0, 0),
     ("added", 32768, 4, 32, 5480, 5216),
+    ("quantized", 32768, 4, 255, 180, 180),
+    ("copied", 32768, 4, 255, 60, 60),
 ]
 
 
@@ -153,10 +186,13 @@ def test_programs_without_a_loop_spill_what_ptxas_spills(
     from kernbench.kernel_time.costs.block_costs import BlockCosts, resident_blocks
     from kernbench.triton_backend.binary import build_binary
 
-    kernel = {"softmax": softmax, "normed": normed, "added": added}[name]
+    kernel, count = {
+        "softmax": (softmax, 2), "normed": (normed, 4), "added": (added, 3),
+        "quantized": (quantized, 3), "copied": (copied, 2),
+    }[name]  # fmt: skip
     with RuntimeContext(machine="h100-sxm", data=False) as torch:
-        operands = [torch.empty(size) for _ in range(4 if name == "normed" else 3)]
-        operands = operands[: 2 if name == "softmax" else None]
+        dtypes = ["float32"] * (count - 1) + ["int8" if name == "quantized" else "float32"]
+        operands = [torch.empty(size, dtype=dtype) for dtype in dtypes]
         compiled = kernel[(1,)](*operands, size, size, num_warps=warps)
         ttir = compiled.asm["ttir"]
     block = build_binary(ttir, name, warps, 3).thread_block(90, 32)

@@ -266,7 +266,7 @@ def test_more_blocks_in_flight_hide_latency_until_hbm_is_full() -> None:
         x, out = torch.empty(size), torch.empty(size)
         warps = 32, 16, 8, 4, 2
         found = [
-            triton.testing.do_bench(lambda w=each: copy[(size // 512,)](x, out, 512, num_warps=w))
+            triton.testing.do_bench_cudagraph(lambda w=each: copy[(size // 512,)](x, out, 512, num_warps=w))
             for each in warps
         ]
     streams_ms = 2 * 4 * size / (3350e9 * 0.975) * 1e3

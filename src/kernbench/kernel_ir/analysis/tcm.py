@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kernbench.commands import SourceLine
@@ -50,13 +49,16 @@ class TcmUse:
     tiles: tuple[TcmTile, ...]
     staged: tuple[TcmTile, ...] = ()
     """The loads among these that are issued ahead, with as many buffers as there are stages."""
+    num_stages: int = 1
+    """Those of the launch."""
     functions: tuple[Function, ...] = ()
     """Functions of the module: what only GPUs need is computed when they ask."""
 
     @functools.cached_property
     def operands(self) -> tuple[TcmTile, ...]:
         """Operands of products that are not issued ahead, and that a GPU has in shared memory."""
-        return tuple(tile for function in self.functions for tile in _operands(function))
+        stages = self.num_stages
+        return tuple(tile for function in self.functions for tile in _operands(function, stages))
 
     @functools.cached_property
     def exchange(self) -> TcmTile | None:
@@ -98,6 +100,8 @@ class TcmUse:
             if matrix_unit(cuda_architecture, num_warps, tile.rows) is MatrixUnit.SHARED
             else replace(tile, copies=max(tile.copies - 1, 1))
             for tile in self.staged
+            # Of a product's loop that is not pipelined, they are operands.
+            if tile.copies > 1 or not tile.rows
         )
         return (*staged, *self.operands)
 
@@ -157,38 +161,27 @@ def tcm_use(module: Module, num_stages: int) -> TcmUse:
         tiles.append(max(other, key=lambda tile: tile.total_bytes))
     tiles.sort(key=lambda tile: -tile.total_bytes)
     total_bytes = sum(tile.total_bytes for tile in tiles)
-    return TcmUse(total_bytes, tuple(tiles), tuple(staged), functions)
+    return TcmUse(total_bytes, tuple(tiles), tuple(staged), num_stages, functions)
 
 
 def _staged(function: Function, num_stages: int) -> list[TcmTile]:
     """Return the loads that are issued ahead in the loops of which the most are live at once."""
-    found: list[tuple[Op | Value, TcmTile]] = []
+    found: list[tuple[Op, TcmTile]] = []
     for loop in function.body.walk():
         if loop.name != "scf.for":
             continue
         stages = num_stages_of(loop, num_stages)
         rows = [dot.results[0].type.shape[-2] for dot in loop.regions[0].walk() if dot.name in DOTS]
         found += [
-            (
-                loop if stages > 1 else result,
-                replace(_tile(load, result, "load", stages), rows=min(rows, default=0)),
-            )
+            (loop, replace(_tile(load, result, "load", stages), rows=min(rows, default=0)))
             for load in pipelined_loads(loop)
             for result in load.results
             if tile_bytes(result.type) and result.type.shape
         ]
-    return _together(function, found)
-
-
-def _together(function: Function, held: Sequence[tuple[Op | Value, TcmTile]]) -> list[TcmTile]:
-    """Return the tiles of which the most are live at once: during a loop, or while a value is."""
-    if len({key for key, _ in held}) <= 1 or not is_structured(function):
-        return [tile for _, tile in held]
+    if len({loop for loop, _ in found}) <= 1 or not is_structured(function):
+        return [tile for _, tile in found]
     live = LiveTiles(function)
-    return most_at_once(
-        (tile, tile.total_bytes, live.span(key) if isinstance(key, Op) else live.seen(key, _VIEWS))
-        for key, tile in held
-    )
+    return most_at_once((tile, tile.total_bytes, live.span(loop)) for loop, tile in found)
 
 
 def _allocated(function: Function) -> list[TcmTile]:
@@ -219,14 +212,14 @@ def _accumulators(function: Function) -> list[TcmTile]:
     return most_at_once((tile, tile.total_bytes, span) for tile, span in held)
 
 
-def _operands(function: Function) -> list[TcmTile]:
+def _operands(function: Function, num_stages: int) -> list[TcmTile]:
     """Return the operands of products that are in shared memory, and are not issued ahead.
 
     That is what is loaded, and a second operand that is computed: a first one that is computed
-    goes to the matrix unit from registers.
+    goes to the matrix unit from registers. Those that are live at once have places of their own.
     """
     makers = {result: op for op in function.body.walk() for result in op.results}
-    staged = _issued_ahead(function)
+    staged = _issued_ahead(function, num_stages)
     found: dict[Value, TcmTile] = {}
     for dot in function.body.walk():
         if dot.name not in DOTS:
@@ -238,7 +231,12 @@ def _operands(function: Function) -> list[TcmTile]:
                 continue
             if maker.name == "tt.load" or (place == 1 and maker.name.startswith(_IN_PLACE)):
                 found[value] = _tile(maker, value, "operand")
-    return _together(function, list(found.items()))
+    if len(found) <= 1 or not is_structured(function):
+        return list(found.values())
+    live = LiveTiles(function)
+    return most_at_once(
+        (tile, tile.total_bytes, live.seen(value, _VIEWS)) for value, tile in found.items()
+    )
 
 
 def _exchanged(function: Function) -> list[TcmTile]:
@@ -292,11 +290,11 @@ def _is_of_product(value: Value, makers: dict[Value, Op]) -> bool:
     return False
 
 
-def _issued_ahead(function: Function) -> set[Op]:
+def _issued_ahead(function: Function, num_stages: int = 2) -> set[Op]:
     return {
         load
         for loop in function.body.walk()
-        if loop.name == "scf.for"
+        if loop.name == "scf.for" and num_stages_of(loop, num_stages) > 1
         for load in pipelined_loads(loop)
     }
 
