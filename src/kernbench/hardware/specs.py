@@ -89,6 +89,8 @@ class WarpSpec(Spec):
     """Shared memory that the system takes of each program."""
     shared_bytes_per_clock: Count = 128
     """Bytes per clock of shared memory, to and from registers and the matrix engine."""
+    dispatch_cycles: NotNegative = Fraction(11, 10)
+    """From one program that the device begins to the next, on whatever PE."""
     near_latency_cycles: Cycles = 40
     """Latency of a load that finds its bytes in the PE's own cache, where an earlier one left
     them."""
@@ -389,6 +391,12 @@ class SipSpec(Spec):
         if self.queued_front_end_us is None:
             return self.front_end_ps
         return ceil_ps(self.queued_front_end_us * PS_PER_US)
+
+    @cached_property
+    def dispatch_ps(self) -> int:
+        """From one program of a launch that begins to the next, where PEs hold warps."""
+        warps = self.pe.warps
+        return 0 if warps is None else ceil_ps(warps.dispatch_cycles * PS_PER_NS / self.clock_ghz)
 
     @cached_property
     def event_ps(self) -> int:

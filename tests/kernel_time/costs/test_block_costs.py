@@ -381,3 +381,62 @@ def test_products_of_few_rows_of_8_bit_floats_are_converted_on_hopper() -> None:
     waits = hopper.product_latency_ps(16, 256, 0) - hopper.product_latency_ps(64, 256, 0)
     assert abs(waits - 8 * 25 / H100.clock_ghz * 1000) <= 2 * 1000 / H100.clock_ghz
     assert hopper.product_latency_ps(16, 256, waits) == hopper.product_latency_ps(64, 256, 0)
+
+
+@triton.jit
+def tiled_product(
+    a, b, out, M, N, K, TM: tl.constexpr, TN: tl.constexpr, TK: tl.constexpr, GROUP: tl.constexpr
+):
+    m, n, k = tl.arange(0, TM), tl.arange(0, TN), tl.arange(0, TK)
+    columns = N // TN
+    for tile in range(tl.program_id(0), M // TM * columns, tl.num_programs(0)):
+        row = tile // (GROUP * columns) * GROUP + tile % GROUP
+        rows, cols = row * TM + m, tile % (GROUP * columns) // GROUP * TN + n
+        total = tl.zeros((TM, TN), tl.float32)
+        for at in range(0, K, TK):
+            x = tl.load(a + rows[:, None] * K + (at + k)[None, :])
+            total = tl.dot(x, tl.load(b + (at + k)[:, None] * N + cols[None, :]), total)
+        tl.store(out + rows[:, None] * N + cols[None, :], total.to(tl.float16))
+
+
+@pytest.mark.adr("0136-D2")
+@pytest.mark.parametrize("machine", ["h100-pcie", "a100-sxm-80g"])
+def test_programs_that_go_over_tiles_share_them_as_programs_of_one_tile_do(machine: str) -> None:
+    size, tile = (4096, 8192, 4096), (128, 256, 64)
+    with RuntimeContext(machine=machine, data=False) as torch:
+        m, n, k = size
+        a, b, out = (
+            torch.empty(*shape, dtype=torch.float16) for shape in ((m, k), (k, n), (m, n))
+        )
+
+        def time_ms(programs: int) -> float:
+            return float(
+                triton.testing.do_bench(
+                    lambda: tiled_product[(programs,)](a, b, out, *size, *tile, 8, num_warps=8)
+                )
+            )
+
+        tiles = (m // tile[0]) * (n // tile[1])
+        apart = time_ms(tiles)
+        sms = load_machine(machine, 1).sip.num_pes
+        # As many tiles for each program as there are waves of single ones.
+        waves = -(-tiles // sms)
+        assert time_ms(sms) == pytest.approx(apart, rel=0.1)
+        assert time_ms(-(-tiles // waves)) == pytest.approx(apart, rel=0.1)
+
+
+@triton.jit
+def nothing():
+    pass
+
+
+@pytest.mark.parametrize("machine", ["a100-sxm-80g", "h100-sxm"])
+def test_a_device_begins_one_program_after_the_other(machine: str) -> None:
+    programs = 1 << 22
+    with RuntimeContext(machine=machine, data=False):
+        found = triton.testing.do_bench_cudagraph(lambda: nothing[(programs,)]())
+    sip = load_machine(machine, 1).sip
+    assert found >= programs * sip.dispatch_ps / 1e9
+    if machine == "a100-sxm-80g":
+        # Of programs of 4 and of 16 elements, 0.78 ns each were measured there.
+        assert found == pytest.approx(programs * 0.78e-6, rel=0.05)

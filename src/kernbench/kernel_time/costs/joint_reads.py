@@ -27,9 +27,13 @@ from kernbench.commands import (
     Predicate,
     ProgramGroup,
     SourceLine,
+    aligned,
+    distinct,
+    distinct_values,
     loop_dim,
     walk,
 )
+from kernbench.kernel_time.costs.fingerprints import fold
 from kernbench.kernel_time.costs.shared_cache import stay_for_launch
 
 Array = npt.NDArray[Any]
@@ -46,18 +50,26 @@ class ReadTogether:
     """What the cache has left for other operands that stay in it for the whole launch."""
 
 
-def read_together(trace: KernelTrace, num_pes: int, room: int | None) -> ReadTogether | None:
-    """Return what programs in waves of ``num_pes`` share, None if their trip counts agree.
+def read_together(
+    trace: KernelTrace, num_pes: int, room: int | None, *, keeps_parts: bool = False
+) -> ReadTogether | None:
+    """Return what programs in waves of ``num_pes`` share, None where each has a tile of its own.
 
-    ``room`` is how many bytes stay in the cache for a whole launch, None without a cache. Reads of
-    other forms than boxes are left out.
+    That is where programs go over tiles, or around loops differently often. ``room`` is how many
+    bytes stay in the cache for a whole launch, None without a cache; ``keeps_parts`` says whether a
+    part of an operand does that is too large. Reads of other forms than boxes are left out.
     """
-    if room is None or not trips_differ(trace):
+    if room is None:
         return None
+    shares, room = _over_tiles(trace, num_pes, room, keeps_parts)
+    if not trips_differ(trace):
+        return ReadTogether(shares, room) if shares else None
     families: dict[tuple[int, int], list[_Reads]] = {}
     for group in trace.groups:
         waves = group.program_ids // num_pes
         for command, loops in _reads_of(group.body):
+            if command in shares:
+                continue
             found = _boxes(command, loops, group, waves)
             if found is not None:
                 families.setdefault((command.source.param, found.stride), []).append(found)
@@ -66,7 +78,6 @@ def read_together(trace: KernelTrace, num_pes: int, room: int | None) -> ReadTog
         boxes = _Boxes.of(reads)
         if boxes is not None and boxes.total_bytes:
             counted.append((boxes.distinct_bytes(by_wave=False), boxes, reads))
-    shares: dict[DmaRead, Share] = {}
     stay, room = stay_for_launch(
         room, [once if once < boxes.total_bytes else None for once, boxes, _ in counted]
     )
@@ -78,6 +89,108 @@ def read_together(trace: KernelTrace, num_pes: int, room: int | None) -> ReadTog
         for each in reads:
             shares[each.command] = (missed // divisor, read // divisor)
     return ReadTogether(shares, room)
+
+
+def _over_tiles(
+    trace: KernelTrace, num_pes: int, room: int, keeps_parts: bool
+) -> tuple[dict[DmaRead, Share], int]:
+    """Return what programs share that go over tiles, and what that leaves of ``room``.
+
+    They share their tiles as programs of one tile each do: those that run together, iteration by
+    iteration.
+    """
+    sites: dict[tuple[int, SourceLine], list[tuple[DmaRead, tuple[Loop, ...], ProgramGroup]]] = {}
+    for group in trace.groups:
+        for command, loops in _reads_of(group.body):
+            key = (command.source.param, command.line)
+            sites.setdefault(key, []).append((command, loops, group))
+    found: list[tuple[list[DmaRead], _Turns]] = []
+    for reads in sites.values():
+        depth = max(_tile_loops(command.source, loops) for command, loops, _ in reads)
+        turns = [len(g.program_ids) * _num_turns(loops[:depth]) for _, loops, g in reads]
+        if depth and sum(turns) <= _MOST_TURNS:
+            parts = [_turns(*each, depth, num_pes) for each in reads]
+            found.append(([command for command, *_ in reads], _Turns.of(parts)))
+    shared = [(commands, turns) for commands, turns in found if turns.once < turns.total]
+    stay, left = stay_for_launch(room, [turns.size_bytes for _, turns in shared])
+    part = left // max(stay.count(False), 1) if keeps_parts else 0
+    shares: dict[DmaRead, Share] = {}
+    for (commands, turns), stays in zip(shared, stay, strict=True):
+        lost = 0 if stays else max(turns.size_bytes - part, 0)
+        missed = turns.once - -(turns.again - turns.once) * lost // max(turns.size_bytes, 1)
+        divisor = math.gcd(missed, turns.total)
+        shares |= dict.fromkeys(commands, (missed // divisor, turns.total // divisor))
+    return shares, left
+
+
+_OTHER = 1 << 16
+"""Above the numbers of loops that there are."""
+_MOST_TURNS = 1 << 22
+"""More tiles of all programs are not held against each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    """What all programs read at one line, a tile in each turn."""
+
+    total: int
+    """The tiles of all turns."""
+    again: int
+    """How many differ among those that are read together."""
+    once: int
+    """How many differ at all."""
+    size_bytes: int
+
+    @staticmethod
+    def of(parts: Sequence[tuple[Array, Array, int]]) -> _Turns:
+        cells, tiles = (np.concatenate([part[place] for part in parts]) for place in (0, 1))
+        number = distinct(tiles)[2]
+        once = int(number.max(initial=-1)) + 1
+        again = len(distinct_values(cells * once + number)) if once else 0
+        return _Turns(len(tiles), again, once, once * max(part[2] for part in parts))
+
+
+def _tile_loops(access: Access, loops: tuple[Loop, ...]) -> int:
+    """Return how many of the outermost loops go over tiles of a program's own.
+
+    That is where an address is no sum of what a program has by itself and what an iteration has.
+    """
+    if access.gather is not None:
+        return 0
+    together = {dim for dims in access.offset.terms if PROGRAM in dims for dim in dims}
+    places = [at for at, loop in enumerate(loops, 1) if loop_dim(loop.loop_id) in together]
+    return max(places, default=0)
+
+
+def _num_turns(loops: Sequence[Loop]) -> int:
+    return math.prod(loop.trip_count for loop in loops)
+
+
+def _turns(
+    command: DmaRead, loops: tuple[Loop, ...], group: ProgramGroup, depth: int, num_pes: int
+) -> tuple[Array, Array, int]:
+    """Return of every turn which others are at the same time, its tile, and a tile's bytes."""
+    outer, count = loops[:depth], len(group.program_ids)
+    keep = (PROGRAM, *(loop_dim(loop.loop_id) for loop in outer))
+    # Loops have other numbers in other groups.
+    names = {loop_dim(loop.loop_id): loop_dim(_OTHER + at) for at, loop in enumerate(loops)}
+    tiles = np.full((count, *(loop.trip_count for loop in outer)), command.source.offset.const)
+    for dims, array in command.source.offset.terms.items():
+        kept = tuple(dim for dim in dims if dim in keep)
+        named = tuple(dim if dim in keep else names.get(dim, dim) for dim in dims)
+        tiles = tiles + aligned(fold(array, named, kept), kept, keep)
+    turn = np.arange(_num_turns(outer))
+    runs = np.ones((count, len(turn)), dtype=np.bool_)
+    trips = dict(group.trips)
+    index = np.unravel_index(turn, [loop.trip_count for loop in outer])
+    for loop, at in zip(outer, index, strict=True):
+        if loop.loop_id in trips:
+            runs &= at < np.reshape(trips[loop.loop_id], (-1, 1))
+    waves = group.program_ids // num_pes
+    cells = turn * (int(waves.max(initial=0)) + 1) + waves[:, None]
+    size = math.prod(command.source.shape) * command.source.dtype.itemsize
+    size *= _num_turns(loops[depth:])
+    return cells[runs], tiles.reshape(count, -1)[runs], size
 
 
 def trips_differ(trace: KernelTrace) -> bool:

@@ -145,7 +145,7 @@ def _build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Wa
     owner = partial(_owners, moved, trace.num_programs)
     makespan: int | None
     if timing.are_blocks:
-        makespan = _as_blocks(groups, owner, num_pes, timing.resident)
+        makespan = _as_blocks(groups, owner, num_pes, timing.resident, sip.dispatch_ps)
     else:
         makespan = _in_lock_step(groups)
     if makespan is None:
@@ -193,7 +193,8 @@ def _traffic(
     if found is None:
         if any(varies_by_program(group) for group in trace.groups):
             trace = by_path(trace)
-        together = read_together(trace, num_pes * (blocks or 1), room)
+        width, parts = num_pes * (blocks or 1), blocks is not None
+        together = read_together(trace, width, room, keeps_parts=parts)
         burst_bytes, tables = sip.cube.hbm_burst_bytes, dict(conditions.tables)
         found = known[key] = [
             GroupSplit(
@@ -325,15 +326,20 @@ def _in_lock_step(groups: list[GroupWaves]) -> int | None:
 
 
 def _as_blocks(
-    groups: list[GroupWaves], owner: Callable[[], Array], num_pes: int, room: int
+    groups: list[GroupWaves],
+    owner: Callable[[], Array],
+    num_pes: int,
+    room: int,
+    dispatch_ps: int,
 ) -> int:
-    """Begin each program as soon as a multiprocessor has room for it."""
+    """Begin each program as soon as a multiprocessor has room for it, one after the other."""
     columns = [
         np.array(
             [
                 (
                     each.own_ps,
                     each.duration_ps,
+                    dispatch_ps,
                     *(-(-share // kind.sharing.active) for share in each.costs.shares_ps),
                 )
                 for each, kind in zip(group.timed, group.kinds, strict=True)
