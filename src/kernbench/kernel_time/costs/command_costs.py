@@ -370,6 +370,8 @@ class CostModel:
         command = site.command
         if isinstance(command, Gemm):
             return self._gemm_ps(command, copied_bytes)
+        if self._block is not None and site.is_fused:
+            return 0
         slowdown = Fraction(1) if self._block is None else self._block.slowdown
         if isinstance(command, Math):
             elements = num_elements(command.dst.shape)

@@ -27,6 +27,7 @@ from kernbench.commands import (
     Tile,
 )
 from kernbench.kernel_time.program.addressing import Addressing
+from kernbench.kernel_time.program.fusion import fused
 from kernbench.kernel_time.program.origins import Part, TileOrigins, uses_tiles
 from kernbench.kernel_time.program.queues import Queue, QueueStep, Slots, queue_of
 
@@ -49,6 +50,8 @@ class CommandSite:
     """What the part of its addresses that is data was made of."""
     mask: Part | None = None
     """What its mask was made of, where that is data."""
+    is_fused: bool = False
+    """Whether it is part of another command's instructions on a GPU."""
     copied_bytes: int = 0
     """The bytes of a product's factors that loads of the same loop bring each time."""
 
@@ -95,7 +98,7 @@ class ProgramPlan:
 
 def build_program_plan(body: tuple[Command, ...], num_slots: int) -> ProgramPlan:
     """Return the plan of one program whose commands are ``body``."""
-    builder = _Builder()
+    builder = _Builder(fused=fused(body))
     if uses_tiles(body):
         builder.origins, builder.addressing = TileOrigins(), Addressing(body)
     nodes = builder.nodes(body, ())
@@ -104,6 +107,7 @@ def build_program_plan(body: tuple[Command, ...], num_slots: int) -> ProgramPlan
 
 @dataclass(slots=True)
 class _Builder:
+    fused: set[int]
     sites: list[CommandSite] = field(default_factory=list)
     roots: dict[int, Slots] = field(default_factory=dict)
     """Slots that a view stands for."""
@@ -171,7 +175,9 @@ class _Builder:
         index, queue = len(self.sites), queue_of(command)
         address = self._origin(gather)
         mask = self._origin(getattr(command, "mask", None))
-        self.sites.append(CommandSite(index, queue, kind, command, loops, address, mask))
+        is_fused = isinstance(command, Math) and id(command.dst) in self.fused
+        site = CommandSite(index, queue, kind, command, loops, address, mask, is_fused)
+        self.sites.append(site)
         # A tile's slot may be that of an earlier one.
         for slot in writes:
             self.roots.pop(slot, None)
