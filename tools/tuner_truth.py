@@ -67,7 +67,9 @@ def score(tuned: AnyTuned, count: int, seed: int = 0) -> Score:
         for block in sample(tuned, count, seed):
             try:
                 found[block] = sum(
-                    triton.testing.do_bench(lambda launch=launch, block=block: launch(block))
+                    triton.testing.do_bench_cudagraph(
+                        lambda launch=launch, block=block: launch(block)
+                    )
                     for launch in launches
                 )
             except OutOfResources:

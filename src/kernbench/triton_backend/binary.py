@@ -11,7 +11,17 @@ from triton.runtime.errors import OutOfResources
 
 from kernbench.commands import KernelTrace
 from kernbench.errors import OutOfMemoryError, UsageError
-from kernbench.kernel_ir import NO_CUDA, Module, TcmTile, TcmUse, evaluate, parse_module, tcm_use
+from kernbench.kernel_ir import (
+    NO_CUDA,
+    MatrixUnit,
+    Module,
+    TcmTile,
+    TcmUse,
+    evaluate,
+    matrix_unit,
+    parse_module,
+    tcm_use,
+)
 from kernbench.kernel_time import ThreadBlock
 
 _MOST_LISTED = 5
@@ -106,11 +116,14 @@ class KernelBinary:
         if self.stands_for_library:
             return None
         tiles = self.tcm.block_tiles(architecture, self.num_warps)
-        threads = lanes * self.num_warps
+        threads, use = lanes * self.num_warps, self.tcm.registers
+        rows = min((rows for rows, _ in use.fragments), default=0)
+        unit = matrix_unit(architecture, self.num_warps, rows)
+        from_registers = self.num_warps if unit is MatrixUnit.REGISTERS else 0
         return ThreadBlock(
             num_warps=self.num_warps,
-            registers=self.tcm.registers.per_thread(threads),
-            tile_registers=self.tcm.registers.of_largest_tile(threads),
+            registers=use.per_thread(threads, from_registers),
+            tile_registers=use.of_largest_tile(threads),
             shared_bytes=sum(tile.total_bytes for tile in tiles),
             architecture=architecture,
         )

@@ -266,7 +266,9 @@ def test_more_blocks_in_flight_hide_latency_until_hbm_is_full() -> None:
         x, out = torch.empty(size), torch.empty(size)
         warps = 32, 16, 8, 4, 2
         found = [
-            triton.testing.do_bench_cudagraph(lambda w=each: copy[(size // 512,)](x, out, 512, num_warps=w))
+            triton.testing.do_bench_cudagraph(
+                lambda w=each: copy[(size // 512,)](x, out, 512, num_warps=w)
+            )
             for each in warps
         ]
     streams_ms = 2 * 4 * size / (3350e9 * 0.975) * 1e3
@@ -405,9 +407,7 @@ def test_programs_that_go_over_tiles_share_them_as_programs_of_one_tile_do(machi
     size, tile = (4096, 8192, 4096), (128, 256, 64)
     with RuntimeContext(machine=machine, data=False) as torch:
         m, n, k = size
-        a, b, out = (
-            torch.empty(*shape, dtype=torch.float16) for shape in ((m, k), (k, n), (m, n))
-        )
+        a, b, out = (torch.empty(*shape, dtype=torch.float16) for shape in ((m, k), (k, n), (m, n)))
 
         def time_ms(programs: int) -> float:
             return float(

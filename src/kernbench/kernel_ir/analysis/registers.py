@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kernbench.kernel_ir.analysis.live_tiles import LiveSpan, LiveTiles, is_structured, most_at_once
@@ -27,6 +27,7 @@ _NARROWING = ("arith.truncf", "tt.fp_to_fp")
 _VECTOR_BYTES = 16
 _BASE = 30
 """Registers of a thread for its place, sizes and strides: 20 to 50 in kernels of all kinds."""
+_MMA_ROWS = 16
 _PER_POINTER = 3
 """Registers that a pointer which a loop carries takes: 64 bits and its mask."""
 
@@ -48,10 +49,24 @@ class RegisterUse:
     and float32 (``tests/kernel_ir/analysis/test_registers.py``).
     """
 
-    def per_thread(self, num_threads: int) -> int:
-        """Return the registers that each thread of a program would like to have."""
+    fragments: tuple[tuple[int, int], ...] = ()
+    """Rows and bytes of first factors that a loop uses in every iteration."""
+
+    def per_thread(self, num_threads: int, num_warps: int = 0) -> int:
+        """Return the registers that each thread of a program would like to have.
+
+        Of ``num_warps`` that multiply from registers, each keeps its rows of such factors there; 0
+        where the matrix unit reads shared memory.
+        """
         tiles = -(-self.live_bytes // (4 * num_threads))
-        return _BASE + tiles + _PER_POINTER * -(-self.pointers // num_threads)
+        pointers = _PER_POINTER * -(-self.pointers // num_threads)
+        if not num_warps:
+            return _BASE + tiles + pointers
+        kept = sum(
+            size * num_warps // (4 * num_threads * max(min(num_warps, rows // _MMA_ROWS), 1))
+            for rows, size in self.fragments
+        )
+        return _BASE + tiles + pointers + kept
 
     def of_largest_tile(self, num_threads: int) -> int:
         """Return the registers of a thread's part of the largest tile, 0 where there is a loop."""
@@ -68,7 +83,8 @@ def register_use(function: Function) -> RegisterUse:
     largest = 0 if loops else max(map(_bytes, held), default=0)
     if 2 * _stored_bytes(function) < largest:
         largest = 3 * largest // 4
-    return RegisterUse(_live_bytes(function, held), _pointers(function), largest)
+    live, pointers = _live_bytes(function, held), _pointers(function)
+    return RegisterUse(live, pointers, largest, tuple(_fragments(function)))
 
 
 def _held(function: Function) -> list[Value]:
@@ -93,6 +109,22 @@ def _held(function: Function) -> list[Value]:
         and not _only_multiplied(result, readers)
         and not _narrows(op, readers)
     ]
+
+
+def _fragments(function: Function) -> Iterator[tuple[int, int]]:
+    """Yield rows and bytes of products' first factors that do not change in the innermost loop."""
+    seen: set[Value] = set()
+    for loop in function.body.walk():
+        body = list(loop.regions[0].walk()) if loop.name in LOOPS else []
+        if any(op.name in LOOPS for op in body):
+            continue
+        made = {result for op in body for result in op.results}
+        made |= {arg for region in loop.regions for arg in region.entry.args} if body else set()
+        for op in body:
+            factor = op.operands[0] if op.name in DOTS else None
+            if factor is not None and factor not in made and factor not in seen:
+                seen.add(factor)
+                yield factor.type.shape[-2], _bytes(factor)
 
 
 def _stored_bytes(function: Function) -> int:

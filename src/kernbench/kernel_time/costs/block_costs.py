@@ -111,9 +111,27 @@ class BlockCosts:
         self.slowdown = max(Fraction(1), Fraction(warps.schedulers, resident))
         """Slowdown of engines of which every scheduler has a part, as some schedulers have no
         warp."""
-        # Barriers keep the warps of one block in step.
-        self.in_turns = blocks < 2 or resident < 2 * warps.schedulers
-        """Whether products and vector math of one program take turns."""
+        self._of_block = block.num_warps / warps.schedulers
+        """How many warps of a block each scheduler has."""
+        self._of_all = max(resident // warps.schedulers, 1)
+
+    def in_turns_ps(self, product_ps: int, math_ps: int, delay_ps: int, *, alone: bool) -> float:
+        """Return how long products and vector math of one block take, with the latency of results.
+
+        A scheduler's warps each go from products to math and to what they wait for, and meet others
+        there, of the same block where it is ``alone``, else of all that are resident. With one warp
+        that is the sum, with many the busier of the two.
+        Source: mean value analysis of closed queueing networks, Reiser and Lavenberg, 1980.
+        """
+        share = max(self._of_block, 1)
+        demands = product_ps / share, math_ps / share
+        queues = [0.0, 0.0]
+        rate = 0.0
+        for count in range(1, (int(share) if alone else self._of_all) + 1):
+            times = [each * (1 + queue) for each, queue in zip(demands, queues, strict=True)]
+            rate = count / (delay_ps + sum(times))
+            queues = [rate * each for each in times]
+        return share / rate
 
     @property
     def cache(self) -> SharedCache:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,8 @@ class ProgramCosts:
     """How much HBM could stream in the time that it takes for that."""
     hbm_load_bytes: Fraction
     """What of ``hbm_bytes`` loads bring."""
+    warps_ps: int = 0
+    """How long its PE takes for its products and its vector math among other programs'."""
 
     @property
     def least_ps(self) -> int:
@@ -231,10 +234,30 @@ class CostModel:
                 shares_ps[resource] += share
             hbm_bytes += spilled.hbm_bytes
             hbm_stream_bytes += spilled.hbm_bytes
+        warps_ps = self._among_warps(occupancy, latency, own, counts)
         times = SiteTimes(tuple(occupancy), tuple(varies), tuple(latency))
         shares = (shares_ps[0], shares_ps[1], shares_ps[2])
         moved_bytes = hbm_bytes, hbm_stream_bytes, hbm_load_bytes
-        return ProgramCosts(times, tuple(busy), tuple(own), shares, *moved_bytes)
+        return ProgramCosts(times, tuple(busy), tuple(own), shares, *moved_bytes, warps_ps)
+
+    def _among_warps(
+        self, occupancy: list[Cost], latency: list[int], own: Sequence[int], counts: Sequence[int]
+    ) -> int:
+        """Shorten what the warps of one program do at the same time; return what others leave."""
+        engines = [site for site in self.plan.sites if site.queue in (Queue.GEMM, Queue.MATH)]
+        product, math = (
+            sum(own[site.index] for site in engines if site.queue is queue)
+            for queue in (Queue.GEMM, Queue.MATH)
+        )
+        if self._block is None or not product or not math:
+            return 0
+        delay = sum(latency[site.index] * counts[site.index] for site in engines)
+        alone = self._block.in_turns_ps(product, math, delay, alone=True)
+        share = alone / (product + math + delay)
+        for site in engines:
+            for each in (occupancy, latency):
+                each[site.index] = ceil(each[site.index] * share)  # type: ignore[operator]
+        return ceil(self._block.in_turns_ps(product, math, delay, alone=False))
 
     def _spills(self, runs: int, active: int) -> SpillCosts:
         """Return what a program moves of registers that its SM has no memory for."""
@@ -243,11 +266,6 @@ class CostModel:
         cache = self._cache.ps_per_byte(active, Fraction(0), stores=True) * runs
         hbm = self._hbm_ps_per_byte(self.spread, active) * runs
         return SpillCosts((_up(hbm, of_hbm), _up(cache, far)), of_hbm * runs)
-
-    @property
-    def in_turns(self) -> bool:
-        """Whether a program's products and vector math take turns on the same few warps."""
-        return self._block is not None and self._block.in_turns
 
     def _spilling(self) -> CommandSite:
         """Return the command at which registers are spilled: the innermost, of products first."""

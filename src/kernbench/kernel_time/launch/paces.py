@@ -114,14 +114,14 @@ def busy_ps(plan: ProgramPlan, costs: ProgramCosts) -> list[int]:
     return _by_queue(plan, costs.busy_ps)
 
 
-def own_ps(plan: ProgramPlan, costs: ProgramCosts, in_turns: bool) -> list[int]:
+def own_ps(plan: ProgramPlan, costs: ProgramCosts) -> list[int]:
     """Return how long a program needs each engine of its PE, and its port.
 
-    What it waits for HBM and the cache is not in that. Products and vector math may take turns.
+    What it waits for HBM and the cache is not in that. Products wait for vector math where there
+    are few warps.
     """
     own = _by_queue(plan, costs.own_ps)
-    if in_turns:
-        own[Queue.GEMM] += own[Queue.MATH]
+    own[Queue.GEMM] = max(own[Queue.GEMM], costs.warps_ps)
     return own
 
 

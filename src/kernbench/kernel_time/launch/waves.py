@@ -252,10 +252,7 @@ def _timed_group(traffic: GroupTraffic, model: CostModel, timing: PeTiming) -> G
         programs = [(traffic.kinds[i].program_class.trips, costs[i]) for i in indices]
         found = Paces(plan, costs[indices[0]].times, timing).of(programs)
         paces.update(zip(indices, found, strict=True))
-    timed = [
-        _timed(traffic.plan, each, paces[index], model.in_turns, timing)
-        for index, each in enumerate(costs)
-    ]
+    timed = [_timed(traffic.plan, each, paces[index], timing) for index, each in enumerate(costs)]
     count = len(traffic.kind_of)
     segments = WaveSegments(
         traffic.kind_of,
@@ -267,10 +264,8 @@ def _timed_group(traffic: GroupTraffic, model: CostModel, timing: PeTiming) -> G
     return GroupWaves(traffic.plan, traffic.kinds, timed, traffic.num_programs(), segments)
 
 
-def _timed(
-    plan: ProgramPlan, costs: ProgramCosts, pace: Pace, in_turns: bool, timing: PeTiming
-) -> TimedProgram:
-    own = max(own_ps(plan, costs, in_turns))
+def _timed(plan: ProgramPlan, costs: ProgramCosts, pace: Pace, timing: PeTiming) -> TimedProgram:
+    own = max(own_ps(plan, costs))
     # What loads write for a block's products meanwhile is not in its pipeline.
     least = max(costs.least_ps, own if timing.are_blocks else 0)
     duration = interval = max(pace.pipeline.end_ps, least)
