@@ -23,6 +23,7 @@ _OWN_CACHE_BYTES = 28 * 1024
 _GROUP_ROWS = 64
 _MMA_ROWS, _MMA_COLUMNS, _MMA_BYTES = 16, 8, 32
 """The shape of one ``mma`` instruction: rows, columns, and bytes along K."""
+_MFMA_ROWS = 32
 _MMA_CYCLES = 25
 """From one to the next that adds to its result. Source: Sun et al., Dissecting Tensor Cores via
 Microbenchmarks, 2022: m16n8k16 and m16n8k32 on an A100."""
@@ -166,6 +167,17 @@ class BlockCosts:
         in_tensor_memory = block.architecture >= _TENSOR_MEMORY
         return self._sip.cycles_ps(_PRODUCT_CYCLES + _TENSOR_MEMORY_CYCLES * in_tensor_memory)
 
+    def repeated(self, trips: int, num_stages: int) -> Fraction:
+        """Return how many times as often a loop multiplies that is pipelined.
+
+        AMD's compiler peels the iterations that are in flight when the loop ends; it multiplies in
+        them, and selects the result by whether there was such an iteration.
+        Source: ``PipelineExpander.cpp`` of Triton, with a trip count that is not constant.
+        """
+        if self._block.architecture != NO_CUDA or not trips:
+            return Fraction(1)
+        return Fraction(trips + max(num_stages - 1, 0), trips)
+
     @property
     def reduce_latency_ps(self) -> int:
         """From a reduction's last instruction to when its result is there."""
@@ -228,9 +240,10 @@ class BlockCosts:
             reads = rows * (width // columns) + width * (rows // _GROUP_ROWS)
             share = Fraction(1)
         else:
-            down, across = warp_grid(m, n, self._block.num_warps)
-            rows = -(-m // (_MMA_ROWS * down)) * _MMA_ROWS * down
-            width = -(-n // (_MMA_COLUMNS * across)) * _MMA_COLUMNS * across
+            tile = instruction_tile(m, n, self._block.architecture)
+            down, across = warp_grid(m, n, self._block.num_warps, tile)
+            rows = -(-m // (tile[0] * down)) * tile[0] * down
+            width = -(-n // (tile[1] * across)) * tile[1] * across
             reads = rows * across + width * down
             share = self._warps.mma_share
             if converted:
@@ -244,15 +257,29 @@ class BlockCosts:
         return self._sip.cycles_ps(ceil_ps(max(count * max(math, conversion), shared)))
 
 
-def warp_grid(m: int, n: int, num_warps: int) -> tuple[int, int]:
+def instruction_tile(m: int, n: int, architecture: int) -> tuple[int, int]:
+    """Return the rows and columns of an instruction by which warps multiply from registers.
+
+    AMD's have 32 of both where the product has, else 16; warps that are left repeat what others do.
+    Source: ``AccelerateAMDMatmul.cpp`` of Triton.
+    """
+    if architecture != NO_CUDA:
+        return _MMA_ROWS, _MMA_COLUMNS
+    side = _MFMA_ROWS if min(m, n) >= _MFMA_ROWS else _MMA_ROWS
+    return side, side
+
+
+def warp_grid(
+    m: int, n: int, num_warps: int, tile: tuple[int, int] = (_MMA_ROWS, _MMA_COLUMNS)
+) -> tuple[int, int]:
     """Return over how many rows and columns of warps Triton lays a product's tile.
 
-    It doubles the side on which warps have more instructions left, of 16 rows and 8 columns; rows
-    where both have as many.
+    It doubles the side on which warps have more instructions left, of a ``tile`` of rows and
+    columns; rows where both have as many.
     """
     down = across = 1
     while down * across < num_warps:
-        if m * across * _MMA_COLUMNS >= n * down * _MMA_ROWS:
+        if m * across * tile[1] >= n * down * tile[0]:
             down *= 2
         else:
             across *= 2

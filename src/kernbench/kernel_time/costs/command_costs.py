@@ -387,7 +387,11 @@ class CostModel:
         """Return the cost of one GEMM or math command, 0 for a DMA command."""
         command = site.command
         if isinstance(command, Gemm):
-            return self._gemm_ps(command, copied_bytes)
+            taken = self._gemm_ps(command, copied_bytes)
+            if self._block is None or not site.loops:
+                return taken
+            innermost = site.loops[-1]
+            return ceil(taken * self._block.repeated(innermost.trip_count, innermost.num_stages))
         if self._block is not None and site.is_fused:
             return 0
         slowdown = Fraction(1) if self._block is None else self._block.slowdown

@@ -50,9 +50,8 @@ def fused(body: tuple[Command, ...]) -> set[int]:
     found: set[int] = set()
     holding: set[int] = set()
     for result, command in makers.items():
-        if command.op in _MODIFIERS:
-            found.add(result)
-        elif command.op == _LOW_HALF and frozenset(map(id, command.inputs)) in products:
+        is_low = command.op == _LOW_HALF and frozenset(map(id, command.inputs)) in products
+        if is_low or command.op in _MODIFIERS:
             found.add(result)
         for each in command.inputs:
             maker = makers.get(id(each))
