@@ -155,7 +155,7 @@ def product_ps(sip: SipSpec, block: ThreadBlock, m: int, n: int) -> int:
     return BlockCosts(block, sip.pe.warps, sip).product_ps((1, m, n, 64), 2, rate)
 
 
-@pytest.mark.adr("0136-D3")
+@pytest.mark.adr("0246-D1")
 def test_small_tiles_cost_more_per_element_of_the_result() -> None:
     for sip, architecture in ((H100, 90), (A100, 80)):
         block = replace(ONE, architecture=architecture)

@@ -11,8 +11,6 @@ from kernbench.errors import UsageError
 from kernbench.saved import Action
 
 if TYPE_CHECKING:
-    from simpy import Environment
-
     from kernbench.runtime_api.base.run import Run
 
 _PS_PER_MS = 1e9
@@ -24,8 +22,8 @@ class Marker(StreamCommand):
     One that takes time does so for its time stamp: what follows it starts as on an idle device.
     """
 
-    def __init__(self, env: Environment, stamp_ps: int = 0) -> None:
-        super().__init__(env, "an event")
+    def __init__(self, run: Run, stamp_ps: int = 0) -> None:
+        super().__init__(run.simulation.env, "an event")
         self._stamp_ps = stamp_ps
         self.parts = stamp_ps > 0
 
@@ -132,7 +130,7 @@ class Event:
     def record(self, stream: DeviceStream | None = None) -> None:
         """Capture all that is on a stream now, by default the current one."""
         run = self._run
-        self.handle = Marker(run.simulation.env)
+        self.handle = Marker(run)
         queue = (run.current_stream() if stream is None else stream).queue
         if run.keeper is not None:
             run.keeper.makes(self.handle, Action.MARK, run.keeper.stream(queue))

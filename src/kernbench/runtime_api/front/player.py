@@ -237,7 +237,7 @@ class Player:
         self.run.poll(self.handle(actor, place))
 
     def _mark(self, state: RankState, stream: int, _: int, __: int) -> Handle:
-        marker = Marker(self.run.simulation.env)
+        marker = Marker(self.run)
         self.run.enqueue(self.streams[stream], marker)
         return marker
 

@@ -145,7 +145,7 @@ class Event:
         run = process.session.run
         queue = (current_stream() if stream is None else stream).queue
         stamp_ps = run.machine.sip_at(queue.sip_id).event_ps if self.is_timed else 0
-        self._marker = Marker(run.simulation.env, stamp_ps)
+        self._marker = Marker(run, stamp_ps)
         self._is_captured = own_queue(queue) is not queue.queue
         process.host.enqueue(self._marker, queue.queue)
         if process.order is not None and not self._is_captured:

@@ -132,7 +132,7 @@ class Graph:
                     keeper.makes(copy, Action.GRAPH_COPY, work, keeper.stream(queue))
                 _put(copy, queue, earliest_ps)
             elif isinstance(command, Marking):
-                marker = markers[command.marker] = Marker(run.simulation.env)
+                marker = markers[command.marker] = Marker(run)
                 if keeper is not None:
                     keeper.makes(marker, Action.GRAPH_MARK, keeper.stream(queue))
                 _put(marker, queue, earliest_ps)

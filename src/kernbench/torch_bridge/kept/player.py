@@ -177,7 +177,7 @@ class TorchPlayer(Player):
     def _mark_by_host(self, state: RankState, stream: int, is_timed: int, _: int) -> Handle:
         queue = self.streams[stream]
         stamp_ps = self.run.machine.sip_at(queue.sip_id).event_ps if is_timed else 0
-        marker = Marker(self.run.simulation.env, stamp_ps)
+        marker = Marker(self.run, stamp_ps)
         self.host(state).enqueue(marker, queue)
         return marker
 
@@ -189,7 +189,7 @@ class TorchPlayer(Player):
             self.host(state).enqueue(WaitFor(self.run, awaited), self.streams[stream])
 
     def _mark_by_graph(self, state: RankState, stream: int, _: int, __: int) -> Handle:
-        marker = Marker(self.run.simulation.env)
+        marker = Marker(self.run)
         self._put(state, marker, self.streams[stream])
         return marker
 
