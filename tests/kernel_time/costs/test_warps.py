@@ -15,7 +15,12 @@ from kernbench import RuntimeContext
 from kernbench.hardware import load_machine
 from kernbench.kernel_ir import NO_CUDA
 from kernbench.kernel_time import ThreadBlock
-from kernbench.kernel_time.costs.block_costs import BlockCosts, instruction_tile, warp_grid
+from kernbench.kernel_time.costs.block_costs import (
+    BlockCosts,
+    instruction_tile,
+    resident_blocks,
+    warp_grid,
+)
 
 SIP = load_machine("a100-sxm-80g", 1).sip
 ONE = ThreadBlock(num_warps=4, registers=255, shared_bytes=0, architecture=80)
@@ -27,11 +32,21 @@ def costs(num_warps: int) -> BlockCosts:
 
 
 @pytest.mark.adr("0246-D2")
-def test_one_warp_of_a_scheduler_takes_turns_and_two_meet_by_mean_value_analysis() -> None:
-    assert costs(4).in_turns_ps(1000, 800, 300, alone=True) == pytest.approx(2100)
+def test_warps_of_one_block_overlap_where_they_multiply_again() -> None:
+    # One warp of a scheduler takes turns, and so do several that only multiply together. Of two
+    # that multiply again, each has 500 and 400: 250 before all math, and 250 after it.
+    assert costs(4).alone_ps(1000, 800, 300, again=True) == 2100
+    assert costs(8).alone_ps(1000, 800, 300, again=False) == 2100
+    assert costs(8).alone_ps(1000, 800, 300, again=True) == 300 + 250 + 800 + 250
+
+
+@pytest.mark.adr("0246-D2")
+def test_warps_of_several_blocks_meet_by_mean_value_analysis() -> None:
+    one_block = replace(ONE, num_warps=8)
+    assert resident_blocks(one_block, SIP) == 1
     # By hand: each of two warps has 500 and 400, and finds the other one at 5/9 and 4/9 of them.
     first, second = 500 * (1 + 5 / 9), 400 * (1 + 4 / 9)
-    assert costs(8).in_turns_ps(1000, 800, 0, alone=True) == pytest.approx(first + second)
+    assert costs(8).among_ps(1000, 800, 0) == pytest.approx(first + second)
 
 
 @pytest.mark.adr("0246-D2")
@@ -40,13 +55,18 @@ def test_one_warp_of_a_scheduler_takes_turns_and_two_meet_by_mean_value_analysis
     math=st.integers(1, 10**6),
     delay=st.integers(0, 10**6),
     warps=st.sampled_from([4, 8, 16, 32]),
+    again=st.booleans(),
 )
 def test_no_overlap_beats_the_busier_engine_or_loses_to_turns(
-    product: int, math: int, delay: int, warps: int
+    product: int, math: int, delay: int, warps: int, again: bool
 ) -> None:
-    taken = costs(warps).in_turns_ps(product, math, delay, alone=True)
-    assert max(product, math) <= taken * (1 + 1e-9)
-    assert taken <= (product + math + delay) * (1 + 1e-9)
+    block = costs(warps)
+    for taken in (
+        block.alone_ps(product, math, delay, again=again),
+        block.among_ps(product, math, delay),
+    ):
+        assert max(product, math) <= taken * (1 + 1e-9)
+        assert taken <= (product + math + delay) * (1 + 1e-9)
 
 
 @triton.jit

@@ -112,23 +112,32 @@ class BlockCosts:
         self.slowdown = max(Fraction(1), Fraction(warps.schedulers, resident))
         """Slowdown of engines of which every scheduler has a part, as some schedulers have no
         warp."""
-        self._of_block = block.num_warps / warps.schedulers
-        """How many warps of a block each scheduler has."""
-        self._of_all = max(resident // warps.schedulers, 1)
 
-    def in_turns_ps(self, product_ps: int, math_ps: int, delay_ps: int, *, alone: bool) -> float:
-        """Return how long products and vector math of one block take, with the latency of results.
+    def alone_ps(self, product_ps: int, math_ps: int, delay_ps: int, *, again: bool) -> float:
+        """Return how long one block takes for products, vector math, and results' latency.
+
+        A barrier begins each iteration of its loop, and warps that multiply together end together:
+        products and math take turns. Where there is a product ``again``, some of a scheduler's
+        warps are at that while others are at math: only their first products, and the last ones of
+        the last of them, have no math beside them.
+        """
+        warps = max(self._block.num_warps // self._warps.schedulers, 1) if again else 1
+        alone = 0 if warps > 1 else math_ps
+        return delay_ps + max(product_ps + alone, math_ps + product_ps / warps)
+
+    def among_ps(self, product_ps: int, math_ps: int, delay_ps: int) -> float:
+        """Return how long a multiprocessor takes for one of the blocks that it holds.
 
         A scheduler's warps each go from products to math and to what they wait for, and meet others
-        there, of the same block where it is ``alone``, else of all that are resident. With one warp
-        that is the sum, with many the busier of the two.
+        there, of all blocks. With one warp that is the sum, with many the busier of the two.
         Source: mean value analysis of closed queueing networks, Reiser and Lavenberg, 1980.
         """
-        share = max(self._of_block, 1)
+        schedulers = self._warps.schedulers
+        share = max(self._block.num_warps / schedulers, 1)
         demands = product_ps / share, math_ps / share
         queues = [0.0, 0.0]
         rate = 0.0
-        for count in range(1, (int(share) if alone else self._of_all) + 1):
+        for count in range(1, max(self._block.num_warps * self._blocks // schedulers, 1) + 1):
             times = [each * (1 + queue) for each, queue in zip(demands, queues, strict=True)]
             rate = count / (delay_ps + sum(times))
             queues = [rate * each for each in times]

@@ -252,12 +252,14 @@ class CostModel:
         if self._block is None or not product or not math:
             return 0
         delay = sum(latency[site.index] * counts[site.index] for site in engines)
-        alone = self._block.in_turns_ps(product, math, delay, alone=True)
+        loops = [site.loops[-1].loop_id for site in engines if _multiplies(site) and site.loops]
+        again = len(loops) > len(set(loops))
+        alone = self._block.alone_ps(product, math, delay, again=again)
         share = alone / (product + math + delay)
         for site in engines:
             for each in (occupancy, latency):
                 each[site.index] = ceil(each[site.index] * share)  # type: ignore[operator]
-        return ceil(self._block.in_turns_ps(product, math, delay, alone=False))
+        return ceil(self._block.among_ps(product, math, delay))
 
     def _spills(self, runs: int, active: int) -> SpillCosts:
         """Return what a program moves of registers that its SM has no memory for."""
@@ -425,6 +427,10 @@ class CostModel:
     @staticmethod
     def _itemsize_of(command: Gemm) -> int:
         return max(_itemsize(command.a), _itemsize(command.b))
+
+
+def _multiplies(site: CommandSite) -> bool:
+    return site.queue is Queue.GEMM
 
 
 def dot_ps(sizes: tuple[int, int, int, int], flops_per_clock: Fraction, sip: SipSpec) -> int:
