@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 import triton
@@ -141,7 +142,7 @@ def test_waves_without_a_part_of_a_tile_repeat_what_others_do() -> None:
         BlockCosts(replace(ONE, num_warps=warps, architecture=NO_CUDA), sip.pe.warps, sip)
         for warps in (4, 8)
     )
-    rate = sip.gemm_flops_per_clock("float32")
+    rate = Fraction(sip.gemm_flops_per_clock("float32"))
     # 64 x 64 are four tiles of 32 x 32, which a fifth wave can only repeat.
     once, twice = (each.product_ps((1, 64, 64, 32), 4, rate) for each in (four, eight))
     assert twice == pytest.approx(2 * once, rel=0.01)

@@ -107,8 +107,8 @@ def _over_tiles(
     found: list[tuple[list[DmaRead], _Turns]] = []
     for reads in sites.values():
         depth = max(_tile_loops(command.source, loops) for command, loops, _ in reads)
-        turns = [len(g.program_ids) * _num_turns(loops[:depth]) for _, loops, g in reads]
-        if depth and sum(turns) <= _MOST_TURNS:
+        counts = [len(g.program_ids) * _num_turns(loops[:depth]) for _, loops, g in reads]
+        if depth and sum(counts) <= _MOST_TURNS:
             parts = [_turns(*each, depth, num_pes) for each in reads]
             found.append(([command for command, *_ in reads], _Turns.of(parts)))
     shared = [(commands, turns) for commands, turns in found if turns.once < turns.total]
