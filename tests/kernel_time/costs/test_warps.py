@@ -133,8 +133,8 @@ def test_the_tile_of_attention_that_was_tuned_on_devices_is_among_the_fast_ones(
 
 @pytest.mark.adr("0246-D1")
 def test_waves_without_a_part_of_a_tile_repeat_what_others_do() -> None:
-    assert instruction_tile(32, 64, NO_CUDA) == (32, 32)
-    assert instruction_tile(16, 64, NO_CUDA) == (16, 16)
+    assert instruction_tile(32, 64, 4, NO_CUDA) == (32, 32)
+    assert instruction_tile(16, 64, 4, NO_CUDA) == (16, 8)
     assert warp_grid(64, 64, 4, (32, 32)) == (2, 2)
     sip = load_machine("mi300x", 1).sip
     assert sip.pe.warps is not None
