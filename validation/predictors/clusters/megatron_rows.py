@@ -12,7 +12,7 @@ from validation.predictors.clusters.jobs import (
     NotDescribedError,
     Software,
 )
-from validation.predictors.clusters.models import model_of
+from validation.predictors.clusters.models import model_of, precision_of
 from validation.predictors.clusters.recipes import of_mixture
 
 _SPLIT = re.compile(r"tp(\d+)pp(\d+)cp(\d+)_8b")
@@ -132,7 +132,6 @@ def bridge(row: Row) -> ClusterJob:
     """
     model = model_of(row.fields["model"])
     pieces = _PIECES.search(row.fields["parallelism"])
-    narrow = "8" in row.fields["dtype"]
     pp = row.optional("pp") or 1
     if not row.fields["dtype"]:
         raise NotDescribedError("the source gives two precisions in one")
@@ -148,12 +147,18 @@ def bridge(row: Row) -> ClusterJob:
         cp=row.optional("cp") or 1,
         ep=row.optional("ep") or 1,
         pieces=int(pieces.group(1)) if pieces and pp > 1 else 1,
-        precision="fp8" if narrow else "bf16",
+        precision=precision_of(row.fields["dtype"]),
     )
 
 
 def bridge_dense(row: Row) -> ClusterJob:
-    """Read a row of Megatron-Bridge's archive: dense Llamas."""
+    """Read a row of Megatron-Bridge's archive: dense Llamas.
+
+    Raises:
+        NotDescribedError: The weights are frozen, or the source does not say whether they are.
+    """
+    if row.integer("n_ranks") == _ADAPTED_ON:
+        raise NotDescribedError("the source does not say which weights are frozen")
     model = model_of(row.fields["model"])
     pp = row.optional("pp") or 1
     return ClusterJob(
@@ -166,10 +171,12 @@ def bridge_dense(row: Row) -> ClusterJob:
         pp=pp,
         cp=row.optional("cp") or 1,
         pieces=5 if pp > 1 else 1,
-        precision="fp8",
-        # With its optimizer the model does not fit 8 devices: those rows are of adapters.
-        frozen=row.integer("n_ranks") == 8,
+        precision=precision_of(row.dtype),
     )
+
+
+_ADAPTED_ON = 8
+"""Devices on which the model does not fit with its optimizer."""
 
 
 def llama3(row: Row) -> ClusterJob:

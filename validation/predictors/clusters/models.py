@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from kernbench.plans import KNOWN, ModelShape
@@ -62,7 +63,33 @@ def model_of(name: str) -> ModelShape:
     Raises:
         NotDescribedError: Nothing is known of it.
     """
-    found = max((each for each in _MODELS if name.startswith(each)), default=None, key=len)
+    said = _plain(name.rpartition("/")[2])
+    found = max((each for each in _MODELS if said.startswith(_plain(each))), default=None, key=len)
     if found is None:
         raise NotDescribedError(f"the sizes of {name} are not described")
     return _MODELS[found]
+
+
+def _plain(name: str) -> str:
+    """Return a name as all its spellings have it."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+_WORDS = {"nvfp4": ("fp4",), "fp8": ("fp8", "float8"), "bf16": ("bf16", "bfloat16")}
+_UNSURE = ("n/a", "see config", "not stated", "candidates", "fp16/", "/fp16")
+
+
+def precision_of(said: str) -> str:
+    """Return the precision of a run's products: the narrowest that its source names.
+
+    >>> precision_of("bf16+mxfp8 linears"), precision_of("NVFP4"), precision_of("BF16")
+    ('fp8', 'nvfp4', 'bf16')
+
+    Raises:
+        NotDescribedError: The source leaves it open, or names none.
+    """
+    words = said.lower()
+    for precision, names in _WORDS.items():
+        if any(each in words for each in names) and not any(each in words for each in _UNSURE):
+            return precision
+    raise NotDescribedError("the source does not state one precision")

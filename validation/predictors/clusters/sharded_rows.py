@@ -12,7 +12,7 @@ from validation.predictors.clusters.jobs import (
     NotDescribedError,
     Software,
 )
-from validation.predictors.clusters.models import llama, model_of
+from validation.predictors.clusters.models import llama, model_of, precision_of
 
 _COMPILED = Software(
     attention="flash2", streams_forward=14, streams_backward=22, streams_inside=1.0,
@@ -91,7 +91,7 @@ def torchtitan(row: Row) -> ClusterJob:
         cp=cp,
         pieces=2 if pp > 1 and "nterleaved" in parallelism else 1,
         shard=devices // tp if pp == 1 else 1,
-        precision="fp8" if "float8" in row.dtype else "bf16",
+        precision=precision_of(row.dtype),
         recompute=_recomputed(row),
     )
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kernbench.accuracy.rows import Row
+from validation.predictors.clusters.models import precision_of
 from validation.predictors.families.chosen import (
     ChosenProgram,
     is_compiled,
@@ -59,7 +60,7 @@ def torchtitan(row: Row, programs: Path) -> ChosenProgram:
     config = _CONFIGS.get(row.fields["model"])
     if config is None:
         raise ProgramError(f"torchtitan's {row.fields['model']} is not described")
-    if "float8" in row.dtype:
+    if precision_of(row.dtype) != "bf16":
         raise ProgramError("torchtitan with float8 (torchao) is not described")
     folder = folder_of(programs, "torchtitan", TORCHTITAN)
     length, micro = row.integer("seq_len"), row.integer("local_batch")
