@@ -1,4 +1,4 @@
-"""Ranges of measured times: made of rows that had no part in fits, and of others than those scored."""
+"""Ranges of measured times: of rows that had no part in fits, and not of those scored."""
 
 from __future__ import annotations
 
