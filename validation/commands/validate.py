@@ -33,6 +33,15 @@ The rows are measurements that third parties published, keyed by `source`. Files
 `rows, cols, bytes` (membound), `n_ranks, bytes` (collectives), `tp, pp` and a model's sizes
 (tp_scaling). With your own measurements in the same columns you get your own table.
 
+First are sources that no constant was fitted to: no number of a machine, a library or a source's
+way of measuring names them. Beside them stands what a user would take instead, *roofline* and
+PyTorch's *RuntimeEstimator* with the machine's rates (median/MAPE; of eager programs of KernelBench,
+whose modules it can run). Rows that are short are the host's, or on the grid of the source's clock,
+and stand apart. Variants of a kernel or a network are ranked: *regret* is how much longer than the
+best measured one that takes which the model would choose. A measured time is *inside* if it is in a
+range of 80 % that was made of other sources' rows, or, where there are none, of other programs.
+Sources that fits have seen come last.
+
 *run* says what the engine ran for a group of rows: kernbench's own *kernels*; *library kernels* of
 a vendor or a stack, timed by their tiles; a *collective*; *layers*, put together by the rules of
 `kernbench plan`; or a whole *program*. Where it says *composed*, formulas have a time but nothing
