@@ -24,9 +24,7 @@ _ABOUT = """\
 
 Written by `kernbench validate DATA... --page docs/validation.md`; errors are modeled over measured
 time less one, in percent. *MAPE* is the mean of their absolute values; *roofline* is the longer of
-compute and memory time at the vendor's peaks; *fitted line* has up to three parameters per group,
-`t0 + max(a * compute, b * memory)` (for collectives a line per number of ranks), fitted to the very
-rows that it is scored on. Both show MAPE/median/p90.
+compute and memory time at the vendor's peaks, as MAPE/median/p90.
 
 The rows are measurements that third parties published, keyed by `source`. Files have the columns
 `device, op, dtype, time_us, source` and those of a category: `m, n, k, bytes` (gemm),
@@ -35,8 +33,8 @@ The rows are measurements that third parties published, keyed by `source`. Files
 
 First are sources that no constant was fitted to: no number of a machine, a library or a source's
 way of measuring names them. Beside them stands what a user would take instead, *roofline* and
-PyTorch's *RuntimeEstimator* with the machine's rates (median/MAPE; of eager programs of KernelBench,
-whose modules it can run). Rows that are short are the host's, or on the grid of the source's clock,
+PyTorch's *RuntimeEstimator* with the machine's rates (median/MAPE; it has answers for eager
+programs of KernelBench). Rows that are short are the host's, or on the grid of the source's clock,
 and stand apart. Variants of a kernel or a network are ranked: *regret* is how much longer than the
 best measured one that takes which the model would choose. A measured time is *inside* if it is in a
 range of 80 % that was made of other sources' rows, or, where there are none, of other programs.
