@@ -165,6 +165,6 @@ def test_goals_of_collectives_are_by_kind_and_by_what_joins_the_ranks(tmp_path: 
 
 def test_sweeps_and_goals_are_in_the_json_beside_the_documented_keys(tmp_path: Path) -> None:
     json = to_json(scored(tmp_path, TP, {split(1, 100): 90.0, split(2, 60): 50.0}))
-    assert {"categories", "groups", "goals", "tp_sweeps", "apart", "programs"} <= set(json)
+    assert {"categories", "groups", "goals", "tp_sweeps", "programs"} <= set(json)
     assert [each["met"] for each in json["goals"]] == [False, False, True, True, True]
     assert json["tp_sweeps"]["questions"][0]["name"] == "fastest split"
