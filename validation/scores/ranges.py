@@ -99,11 +99,11 @@ def _range(rows: Sequence[Observation], share: float) -> tuple[int, float, float
         return len(rows), 0.5, 2.0
     by_machine = Counter(each.machine for each in rows)
     ordered = sorted(rows, key=lambda each: each.ratio)
-    weights = np.cumsum([1 / by_machine[each.machine] for each in ordered])
+    weights = np.array([1 / by_machine[each.machine] for each in ordered])
+    places = np.cumsum(weights) - weights / 2
+    places = (places - places[0]) / (places[-1] - places[0])
     ends = ((1 - share) / 2, (1 + share) / 2)
-    ratios = [each.ratio for each in ordered]
-    middles = (weights - np.diff(weights, prepend=0) / 2) / weights[-1]
-    low, high = np.interp(ends, middles, ratios)
+    low, high = np.interp(ends, places, [each.ratio for each in ordered])
     return len(rows), round(float(low), 3), round(float(high), 3)
 
 

@@ -78,3 +78,14 @@ def test_sources_that_numbers_name_have_had_a_part() -> None:
     assert fitted["aic-gemm-2"]
     assert not fitted["kernelbench"]
     assert not fitted["aic"], "a part of a name is none"
+
+
+@pytest.mark.adr("0250-D2")
+def test_machines_count_alike_however_many_rows_they_have() -> None:
+    """Nine rows of ten are of one machine, and half of the range is of the other."""
+    few = [Observation("one", 0, "l40s", {"norms": 1.0}, 3.0) for _ in range(20)]
+    many = [Observation("one", 1, "h100-sxm", {"norms": 1.0}, 1.0) for _ in range(180)]
+    rows, low, high = ranges_of([*few, *many])[ELSEWHERE]["norms"]
+    assert (rows, low, high) == (200, 1.0, 3.0)
+    alone = ranges_of([*few[:5], *many])["h100-sxm"]["norms"]
+    assert alone == (180, 1.0, 1.0)
