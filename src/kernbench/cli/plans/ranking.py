@@ -174,8 +174,8 @@ def remarks(ranking: Ranking) -> list[str]:
         "collectives between stages and replicas are timed alone: that several share the network, "
         "or overlap compute, is not modeled"
     ]
-    first, *others = (each.seconds for each in ranking.timed[:2])
-    if others and (unsure := pair_line("plans", first, *others)):
+    best, second = ranking.timed[0], ranking.timed[min(1, len(ranking.timed) - 1)]
+    if best is not second and (unsure := pair_line("plans", best.seconds, second.seconds)):
         said.append(f"the first two layouts are {unsure}")
     if ranking.timed[0].joules is not None:
         said.append(
