@@ -55,9 +55,9 @@ bench-baseline: $(VENV)/torch.stamp ## keep what is measured now as the baseline
 tuner-truth: $(VENV)/run.stamp ## compare published tuned configurations with modeled times (three minutes): ARGS="--kernel experts --rows 12"
 	$(BIN)/python -m tools.tuner_truth $(ARGS)
 
-validate: $(VENV)/validation.stamp ## score the model on measured rows: make validate DATA="gemm.csv ..."
+validate: $(VENV)/validation.stamp ## score the model on measured rows: make validate DATA="gemm.csv ..." [ARGS="--kept FILE --again kernelbench.py"]
 	@test -n "$(DATA)" || { echo 'name the files with measured rows: make validate DATA="gemm.csv membound.csv"'; exit 2; }
-	$(BIN)/kernbench validate $(DATA) --page docs/validation.md
+	$(BIN)/kernbench validate $(DATA) $(ARGS) --page docs/validation.md
 
 programs: $(VENV)/torch.stamp ## fetch programs whose rows validate answers into build/programs: [ARGS="--from CLONES"]
 	$(PIP) install --quiet --constraint constraints/locked.txt transformers==5.23.0 timm==1.0.31 torchvision scipy sentencepiece tiktoken pybind11 torchdata==0.11.0 "datasets>=4.8" tyro tensorboard

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from io import StringIO
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from kernbench import ops
 from kernbench.accuracy.rows.devices import presets
 from kernbench.accuracy.rows.predictor import Answer, Ran
 from kernbench.accuracy.rows.reference import read_rows
 from kernbench.accuracy.score import Scored
+from kernbench.analysis import print_difference
 from kernbench.hardware import load_machine
-from kernbench.op_log import OpLog
+from kernbench.op_log import OpLog, Template
 from kernbench.report import (
     IdleParts,
     Report,
+    accuracy,
     accuracy_line,
+    kind_of,
     published_error,
     published_errors,
 )
 from kernbench.report.accuracy import accuracy_of
 from kernbench.runtime_api import RuntimeContext
+from kernbench.triton_backend import autotuning
 from validation.scores.published import errors_by_machine
 from validation.scores.report import render_page, render_text, to_json
 
@@ -206,3 +212,73 @@ def test_published_errors_are_those_of_the_page() -> None:
         (count, error), (count_there, error_there) = published[key], on_page[key]
         assert count == count_there, key
         assert error / count == pytest.approx(error_there / count_there, abs=0.1), key
+
+
+PAIRS: Any = {"pairs": {name: {"pairs": 9, "within": 1.2, "right": [[None, 9, 0.6]]} for name in
+              ("kernels", "runs", "plans")}}  # fmt: skip
+
+
+@pytest.mark.adr("0250-D3")
+def test_a_report_says_of_which_kinds_its_range_is() -> None:
+    report = report_of("a100-sxm-80g")
+    found: Any = report["range"]
+    assert found["low_ns"] < found["high_ns"]
+    assert sum(each["share"] for each in found["kinds"]) == pytest.approx(1, abs=1e-5)
+    assert found["kinds"][0]["kind"] == "Triton products"
+    for end in ("low", "high"):
+        multiple = sum(each["share"] * each[end] for each in found["kinds"])
+        assert found[f"{end}_ns"] == pytest.approx(multiple * report["time_ns"])
+    assert "range" not in report_of("ahbm")
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "kind"),
+    [
+        ("aten.native_layer_norm", "membound", "norms"),
+        ("aten._softmax", "membound", "softmax"),
+        ("aten.max_pool2d_with_indices", "membound", "pooling"),
+        ("aten.cumsum", "membound", "scans"),
+        ("aten._cudnn_rnn", "gemm", "recurrent"),
+        ("aten.convolution", "convolution", "convolutions"),
+        ("aten.mm", "gemm", "gemm"),
+        ("aten.relu", "membound", "elementwise"),
+        ("aten.frexp", "", "by bytes alone"),
+        ("triton_poi_fused_add_0", "membound", "Triton kernels"),
+        ("matmul_kernel", "gemm", "Triton products"),
+    ],
+)
+def test_kinds_of_kernels_follow_from_their_names(name: str, family: str, kind: str) -> None:
+    template = Template(
+        name=name, kind="kernel", algorithm="", duration_ps=1, flops=0, hbm_bytes=0,
+        engine_busy_ps={}, message_bytes=0, make_rows=dict, family=family,
+    )  # fmt: skip
+    assert kind_of(template) == kind
+
+
+@pytest.mark.adr("0252-D2")
+def test_runs_that_are_close_are_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accuracy, "_published", lambda: PAIRS)
+
+    def printed(after_ns: float) -> str:
+        found: Any = {
+            "before": "one", "after": "two", "before_ns": 100.0, "after_ns": after_ns,
+            "difference_ns": after_ns - 100.0, "contributions": [],
+        }  # fmt: skip
+        console = Console(file=StringIO(), width=200)
+        print_difference(found, console)
+        return console.file.getvalue()  # type: ignore[attr-defined]
+
+    assert "of 9 pairs as close, 60 % were ordered right" in printed(110.0)
+    assert "pairs" not in printed(130.0)
+    assert "pairs" not in printed(100.0), "equal times are in no order"
+
+
+@pytest.mark.adr("0252-D2")
+def test_what_a_tuner_chose_is_said_to_be_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accuracy, "_published", lambda: PAIRS)
+    with RuntimeContext(machine="a100-sxm-80g", ranks=1, data=False) as context:
+        for timings in ({"a": [1.0, 1.0, 1.0], "b": [1.1, 1.1, 1.1]}, {"a": 1.0, "b": 1.3}):
+            autotuning._say_how_sure("matmul", timings)
+        lines = [line for each in context.run.remarks for line in each()]
+    (line,) = (each for each in lines if "matmul" in each)
+    assert line.startswith("the two best configurations of matmul are closer than errors")

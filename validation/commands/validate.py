@@ -24,14 +24,21 @@ _ABOUT = """\
 
 Written by `kernbench validate DATA... --page docs/validation.md`; errors are modeled over measured
 time less one, in percent. *MAPE* is the mean of their absolute values; *roofline* is the longer of
-compute and memory time at the vendor's peaks; *fitted line* has up to three parameters per group,
-`t0 + max(a * compute, b * memory)` (for collectives a line per number of ranks), fitted to the very
-rows that it is scored on. Both show MAPE/median/p90.
+compute and memory time at the vendor's peaks, as MAPE/median/p90.
 
 The rows are measurements that third parties published, keyed by `source`. Files have the columns
 `device, op, dtype, time_us, source` and those of a category: `m, n, k, bytes` (gemm),
 `rows, cols, bytes` (membound), `n_ranks, bytes` (collectives), `tp, pp` and a model's sizes
 (tp_scaling). With your own measurements in the same columns you get your own table.
+
+First are sources that no constant was fitted to: no number of a machine, a library or a source's
+way of measuring names them. Beside them stands what a user would take instead, *roofline* and
+PyTorch's *RuntimeEstimator* with the machine's rates (median/MAPE; it has answers for eager
+programs of KernelBench). Rows that are short are the host's, or on the grid of the source's clock,
+and stand apart. Variants of a kernel or a network are ranked: *regret* is how much longer than the
+best measured one that takes which the model would choose. A measured time is *inside* if it is in a
+range of 80 % that was made of other sources' rows, or, where there are none, of other programs.
+Sources that fits have seen come last.
 
 *run* says what the engine ran for a group of rows: kernbench's own *kernels*; *library kernels* of
 a vendor or a stack, timed by their tiles; a *collective*; *layers*, put together by the rules of

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import (
     ExitStack,
@@ -24,11 +25,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
+from kernbench.accuracy.rows import Category
 from kernbench.errors import KernbenchError
 from kernbench.hardware import Machine
-from kernbench.report import HOST
 from validation.programs.kept import ProgramAnswer
-from validation.programs.program import Program
+from validation.programs.program import APART_S, Program
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import Folding, RuntimeContext
@@ -170,7 +171,8 @@ def _answer_by(program: Program, machine: Machine, folding: Folding | None) -> P
     if program.units_per_step:
         step_us = program.units_per_step / lines.found * 1e6 if lines.found else 0.0
     host_share = 0.0 if program.of_kernels else _host_share(context, step_us)
-    shares = _shares(context, host_share)
+    window_us = step_us + (APART_S * 1e6 if program.of_kernels else 0.0)
+    shares = _shares(context, window_us, host_share)
     peak_bytes = _peak_bytes(context)
     return ProgramAnswer(
         step_us=step_us, host_share=host_share, shares=shares, peak_bytes=peak_bytes
@@ -189,14 +191,23 @@ def _peak_bytes(context: RuntimeContext) -> float:
     return max((float(gib) * 2**30 for line in lines for gib in _PEAK.findall(line)), default=0.0)
 
 
-def _shares(context: RuntimeContext, host_share: float) -> dict[str, float]:
-    """Return what a step's time is of: its host's share, and those of kinds of kernels."""
-    found = context.report().get("range")
-    kinds = {} if found is None else {each["kind"]: each["share"] for each in found["kinds"]}
-    kinds.pop(HOST, None)
-    scale = (1 - host_share) / (sum(kinds.values()) or 1)
-    shares = {kind: round(share * scale, 3) for kind, share in kinds.items()}
-    return {**shares, **({HOST: round(host_share, 3)} if host_share else {})}
+def _shares(context: RuntimeContext, window_us: float, host_share: float) -> dict[str, float]:
+    """Return what the latest step's time is of: kinds of kernels, collectives, the host."""
+    from kernbench.report import HOST, kind_of
+
+    times: Counter[str] = Counter()
+    timed = ("kernel", "collective")
+    launches = [each for each in context.op_log.instances if each.template.kind in timed]
+    since_ps = max((each.ends_ps[0] for each in launches), default=0) - int(window_us * 1e6)
+    for each in launches:
+        if each.starts_ps[0] >= since_ps:
+            is_kernel = each.template.kind == "kernel"
+            kind = kind_of(each.template) if is_kernel else Category.COLLECTIVES.value
+            times[kind] += each.ends_ps[0] - each.starts_ps[0]
+    scale = (1 - host_share) / (times.total() or 1)
+    shares = {kind: round(time_ps * scale, 3) for kind, time_ps in times.items()}
+    found = {**shares, **({HOST: round(host_share, 3)} if host_share else {})}
+    return {kind: share for kind, share in found.items() if share}
 
 
 def _host_share(context: RuntimeContext, step_us: float) -> float:

@@ -12,6 +12,8 @@ from kernbench.errors import KernbenchError
 LOOPS = Path(__file__).parent / "loops"
 STEP = r"^step ([\d.]+) ms"
 """What loops of ours print."""
+APART_S = 0.5
+"""What a program of kernels (``of_kernels``) launches so much after all else is what it timed."""
 
 
 class ProgramError(KernbenchError):

@@ -69,7 +69,8 @@ def pairs_by_distance(groups: Iterable[Variants]) -> dict[str, object] | None:
         apart = np.exp(np.abs(modeled))
         chosen = (apart >= least) & (apart < most) & (np.abs(measured) > log(_APART))
         if chosen.any():
-            right = (measured[chosen] * modeled[chosen] > 0).mean()
+            # Equal times are in the right order as often as not.
+            right = (1 + np.sign(measured[chosen] * modeled[chosen])).mean() / 2
             counts.append([most if most < float("inf") else None, int(chosen.sum()),
                            round(float(right), 3)])  # fmt: skip
     return {"pairs": len(pairs), "within": round(within, 3), "right": counts}
@@ -98,7 +99,7 @@ def ranks_of(scored: Sequence[Scored]) -> list[Ranks]:
             ranks.append(errors_of(modeled, measured).spearman or 0.0)
             regrets.append(measured[modeled.argmin()] / measured.min() - 1)
             right += [
-                (first[0] - second[0]) * (first[1] - second[1]) > 0
+                (1 + np.sign((first[0] - second[0]) * (first[1] - second[1]))) / 2
                 for first, second in combinations(variants, 2)
                 if abs(log(first[0] / second[0])) > log(_APART)
             ]

@@ -122,18 +122,6 @@ def _others(answered: Sequence[Scored], composed: Sequence[Scored]) -> Iterable[
             yield _goal(f"{name}, rows never fitted to", apart, limit, worst=worst)
 
 
-def beyond_worst(answered: Sequence[Scored]) -> list[Scored]:
-    """Return the rows of programs that are further off than their goal lets any be."""
-    return [
-        each
-        for _, _, worst, compiled, families in _OF_PROGRAMS
-        for each in answered
-        if worst is not None
-        and _is_of(each.row, families, compiled=compiled)
-        and abs(each.error) * 100 > worst
-    ]
-
-
 def _clusters(answered: Sequence[Scored], scored: Sequence[Scored]) -> Iterable[Goal]:
     """Yield the goal of training steps on many devices, by programs."""
     rows = [each for each in answered if _is_of_cluster(each.row)]

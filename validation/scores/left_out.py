@@ -15,7 +15,7 @@ from kernbench.accuracy.rows import Category, Machines
 from kernbench.accuracy.score import Errors, Scored, errors_of, measure
 from kernbench.accuracy.table import percent_of
 from validation.predictors.families.chosen import family_of
-from validation.scores.baselines import baselines
+from validation.scores.baselines import roofline
 from validation.scores.choices import ranks_of
 from validation.scores.estimates import estimated_us
 from validation.scores.fits import constants_by_source
@@ -41,9 +41,8 @@ def left_out_tables(
     if rows:
         lines = [[*_HEAD, "roofline", "RuntimeEstimator"]]
         for key, group in _grouped(rows).items():
-            roofline = baselines(group, machines).roofline
             estimated = None if programs is None else _estimated(group, machines, programs)
-            others = [_median_and_mape(each) for each in (roofline, estimated)]
+            others = [_median_and_mape(each) for each in (roofline(group, machines), estimated)]
             lines.append([*key, *_errors(measure(group)), *others])
         tables.append(("sources that no constant was fitted to", lines))
     ranks = ranks_of(scored)

@@ -6,6 +6,7 @@ five of its rows, of sources that had no part in any fit.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -73,27 +74,37 @@ def observations(scored: Sequence[Scored], machines: Machines) -> list[Observati
 
 def ranges_of(rows: Iterable[Observation]) -> Ranges:
     """Return the ranges by machine and kind; those of all machines, and of all kinds, are wider."""
-    here: dict[str, dict[str, list[float]]] = {ELSEWHERE: {ELSEWHERE: []}}
+    found: dict[str, dict[str, list[Observation]]] = {ELSEWHERE: {ELSEWHERE: []}}
     for each in rows:
-        here[ELSEWHERE][ELSEWHERE].append(each.ratio)
+        found[ELSEWHERE][ELSEWHERE].append(each)
         if each.kind:
             for machine in (each.machine, ELSEWHERE):
-                here.setdefault(machine, {}).setdefault(each.kind, []).append(each.ratio)
+                found.setdefault(machine, {}).setdefault(each.kind, []).append(each)
     return {
         machine: {
-            kind: _range(ratios, _OUTSIDE if machine == ELSEWHERE else CONFIDENCE)
-            for kind, ratios in sorted(kinds.items())
-            if len(ratios) >= _LEAST_ROWS or kind == ELSEWHERE
+            kind: _range(of, _OUTSIDE if machine == ELSEWHERE else CONFIDENCE)
+            for kind, of in sorted(kinds.items())
+            if len(of) >= _LEAST_ROWS or kind == ELSEWHERE
         }
-        for machine, kinds in sorted(here.items())
+        for machine, kinds in sorted(found.items())
     }
 
 
-def _range(ratios: Sequence[float], share: float) -> tuple[int, float, float]:
-    if len(ratios) < _LEAST_ROWS:
-        return len(ratios), 0.5, 2.0
-    low, high = np.quantile(ratios, [(1 - share) / 2, (1 + share) / 2])
-    return len(ratios), round(float(low), 3), round(float(high), 3)
+def _range(rows: Sequence[Observation], share: float) -> tuple[int, float, float]:
+    """Return how many rows there are, and between what multiples a share of them is.
+
+    Machines count alike, however many rows they have: another one is like none of them.
+    """
+    if len(rows) < _LEAST_ROWS:
+        return len(rows), 0.5, 2.0
+    by_machine = Counter(each.machine for each in rows)
+    ordered = sorted(rows, key=lambda each: each.ratio)
+    weights = np.array([1 / by_machine[each.machine] for each in ordered])
+    places = np.cumsum(weights) - weights / 2
+    places = (places - places[0]) / (places[-1] - places[0])
+    ends = ((1 - share) / 2, (1 + share) / 2)
+    low, high = np.interp(ends, places, [each.ratio for each in ordered])
+    return len(rows), round(float(low), 3), round(float(high), 3)
 
 
 @dataclass(frozen=True, slots=True)

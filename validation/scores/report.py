@@ -11,20 +11,17 @@ from typing import Any, BinaryIO
 from kernbench.accuracy.rows import Category, Machines, presets
 from kernbench.accuracy.score import Errors, Scored, measure, reasons
 from kernbench.accuracy.table import columns, furthest, percent_of
-from validation.scores.baselines import Baselines, baselines
+from validation.scores.baselines import roofline
 from validation.scores.families import families_of
 from validation.scores.goals import goals_of
 from validation.scores.groups import Group, grouped
 from validation.scores.left_out import left_out_tables, seen_table
 from validation.scores.memories import peaks_of
-from validation.scores.outliers import outliers_of
 from validation.scores.speedups import speedups_of
-from validation.scores.splits import splits_of
 from validation.scores.sweeps import sweeps_of
 
 _HEAD = (
-    "rows", "unanswered", "MAPE", "median", "p90", "bias", "Spearman", "roofline", "fitted line",
-    "run",
+    "rows", "unanswered", "MAPE", "median", "p90", "bias", "Spearman", "roofline", "run",
 )  # fmt: skip
 _MOST_REASONS = 12
 
@@ -67,7 +64,6 @@ def to_json(scored: Sequence[Scored], machines: Machines | None = None) -> dict[
         "tp_sweeps": None if sweeps is None else asdict(sweeps),
         "programs": [asdict(each) for each in families_of(scored)],
         "speedups": [asdict(each) for each in speedups_of(scored)],
-        "apart": [asdict(each) for each in splits_of(scored, machines)],
         "composed": [
             {"source": source, "device": device, "op": op, "rows": rows}
             for (source, device, op), rows in _composed(scored).items()
@@ -90,7 +86,9 @@ def table(scored: Sequence[Scored], header: Sequence[str], machines: Machines) -
             lines.append(_total(scored, previous, len(header)))
         previous = group.category
         cells = [group.category.value, group.device, group.source, f"{group.op} {group.dtype}"]
-        lines.append([*cells, *_errors(measure(rows), baselines(rows, machines)), _ran(rows)])
+        lines.append(
+            [*cells, *_errors(measure(rows)), _baseline(roofline(rows, machines)), _ran(rows)]
+        )
     if previous is not None:
         lines.append(_total(scored, previous, len(header)))
     return lines
@@ -99,7 +97,7 @@ def table(scored: Sequence[Scored], header: Sequence[str], machines: Machines) -
 def _total(scored: Sequence[Scored], category: Category, width: int) -> list[str]:
     rows = [each for each in scored if each.row.category is category]
     cells = [category.value, "all", *[""] * (width - 2)]
-    return [*cells, *_errors(measure(rows), Baselines(None, None)), ""]
+    return [*cells, *_errors(measure(rows)), "", ""]
 
 
 def _ran(rows: Iterable[Scored]) -> str:
@@ -113,12 +111,11 @@ def _ran(rows: Iterable[Scored]) -> str:
     return ", ".join(kind for kind, _ in kinds.most_common()) or "-"
 
 
-def _errors(found: Errors, beside: Baselines) -> list[str]:
+def _errors(found: Errors) -> list[str]:
     percent = [percent_of(value) for value in (found.mape, found.median, found.p90)]
     bias = "-" if found.bias is None else f"{found.bias:+.1f}"
     spearman = "-" if found.spearman is None else f"{found.spearman:.3f}"
-    others = [_baseline(each) for each in (beside.roofline, beside.fitted)]
-    return [str(found.rows), str(found.unanswered), *percent, bias, spearman, *others]
+    return [str(found.rows), str(found.unanswered), *percent, bias, spearman]
 
 
 def _baseline(found: Errors | None) -> str:
@@ -132,7 +129,7 @@ def render_text(scored: Sequence[Scored], worst: int, machines: Machines | None 
     """Return what the command prints."""
     lines = table(scored, HEADER, machines or presets())
     text = columns(lines, len(HEADER))
-    text += ["", "errors in %; roofline and fitted line: MAPE/median/p90 of the same rows"]
+    text += ["", "errors in %; roofline: MAPE/median/p90 of the same rows"]
     for said, cells in _more(scored, machines or presets()):
         text += ["", f"{said}:", *columns(cells, 1)]
     found = reasons(scored)
@@ -178,7 +175,6 @@ def _more(
             for each in families
         ]  # fmt: skip
         tables.append(("whole programs", lines))
-    tables += _outliers(scored)
     speedups = speedups_of(scored)
     if speedups:
         lines = [["compiled over eager", "device", "pairs", "measured", "modeled", "MAPE"]]
@@ -196,64 +192,12 @@ def _more(
         lines = [["source", "device", "op", "rows"]]
         lines += [[*names, str(count)] for names, count in composed.items()]
         tables.append((_COMPOSED, lines))
-    splits = splits_of(scored, machines)
-    if splits:
-        lines = [
-            [
-                "device",
-                "machine",
-                "constants of GEMMs",
-                "fitted numbers",
-                "fit: rows",
-                "MAPE",
-                "apart: rows",
-                "MAPE",
-            ]
-        ]
-        lines += [
-            [
-                each.device, each.machine, each.said or "-", str(each.constants),
-                str(each.fit_rows), percent_of(each.fit_mape),
-                str(each.apart_rows), percent_of(each.apart_mape),
-            ]
-            for each in splits
-        ]  # fmt: skip
-        tables.append(("fitted numbers of each machine, and GEMM rows that fits keep apart", lines))
     return tables + seen_table(scored)
 
 
 _COMPOSED = (
     "rows for which nothing was run: formulas have a time for them, in no error of this page"
 )
-
-
-def _outliers(scored: Sequence[Scored]) -> list[tuple[str, list[list[str]]]]:
-    """Return the table of rows that break a goal's limit of single rows, if any does."""
-    found = outliers_of(scored)
-    if not found:
-        return []
-    lines = [
-        [
-            "row", "device", "measured ms", "modeled ms", "error", "others of the program", "MAPE",
-            "us per item", "the same shape elsewhere on that device",
-        ]
-    ]  # fmt: skip
-    for each in found:
-        alike = each.alike_us
-        lines.append(
-            [
-                f"{each.source} {each.program}",
-                each.device,
-                f"{each.measured_us / 1e3:.1f}",
-                f"{each.modeled_us / 1e3:.1f}",
-                f"{each.error:+.0f} %",
-                str(each.others),
-                percent_of(each.others_mape),
-                "-" if each.item_us is None else f"{each.item_us:.0f}",
-                f"{alike[0]:.0f} to {alike[-1]:.0f} ({len(alike)})" if alike else "-",
-            ]
-        )
-    return [("programs further off than a goal lets any row be", lines)]
 
 
 def _memories(scored: Sequence[Scored]) -> list[tuple[str, list[list[str]]]]:

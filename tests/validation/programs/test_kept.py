@@ -19,6 +19,7 @@ from validation.programs import (
     ProgramError,
     ProgramFiles,
     ProgramRunner,
+    forget,
     said_of,
 )
 from validation.programs.runner import ProgramRunner as Runner
@@ -153,3 +154,19 @@ def test_a_folder_that_is_missing_is_said_before_anything_runs(
         app(["validate", "rows.csv", option])
     assert status.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.adr("0251-D3")
+def test_programs_are_run_anew_where_their_words_begin_so(tmp_path: Path) -> None:
+    path = tmp_path / "kept.jsonl"
+    kept = KeptAnswers(ProgramFiles(folder=tmp_path, kept=path))
+    train = program_in(tmp_path)
+    other = Program(script=tmp_path / "infer.py", args=("--config",))
+    for each in (train, other):
+        kept.keep(each, MACHINE.name, ANSWER)
+    forget(path, ("train.py --con",))
+    after = KeptAnswers(ProgramFiles(folder=tmp_path, kept=path, runs=("train.py --con",)))
+    assert after.get(train, MACHINE.name) is None
+    assert after.get(other, MACHINE.name) is not None
+    assert after.has_run(train)
+    assert not after.has_run(other)

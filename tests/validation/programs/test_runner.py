@@ -330,3 +330,42 @@ def test_a_step_of_mpt_runs_all_its_micro_batches(runner: ProgramRunner) -> None
     # As many operations, on another kernel; and what both ranks take, which wait for each other.
     assert step_us(1, attention="flash") == pytest.approx(one, rel=0.02)
     assert step_us(1, folded_to=None) == pytest.approx(one, rel=0.1)
+
+
+PROBLEM = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(size)
+
+    def forward(self, x):
+        return self.norm(x)
+
+def get_init_inputs():
+    return [4096]
+
+def get_inputs():
+    return [torch.rand(65536, 4096)]
+"""
+
+
+@pytest.mark.adr("0250-D3", "0251-D3")
+def test_a_problem_of_kernelbench_is_timed_between_two_events(
+    runner: ProgramRunner, tmp_path: Path
+) -> None:
+    """Its gigabyte is read and written, which takes so long at the peak of HBM; it is a norm."""
+    path = tmp_path / "40_LayerNorm.py"
+    path.write_text(PROBLEM)
+    answers = [
+        runner.answer(loop("kernelbench", "torch", path, cold), MACHINE)
+        for cold in ("cold", "warm")
+    ]
+    least_us = 2 * 65536 * 4096 * 4 / 2039e9 * 1e6
+    for each in answers:
+        assert least_us <= each.step_us <= 2 * least_us
+        assert each.shares["norms"] > 0.95
+        assert sum(each.shares.values()) == pytest.approx(1, abs=0.01)
+    cold, warm = (each.step_us for each in answers)
+    assert cold == pytest.approx(warm, rel=0.05), "what is flushed is not in the time"

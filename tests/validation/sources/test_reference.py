@@ -119,3 +119,27 @@ def test_a_sample_is_the_same_every_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("category", [Category.GEMM, Category.MEMBOUND])
 def test_every_category_has_a_predictor(category: Category) -> None:
     assert callable(make_predictor(category).predict)
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "source", "time_us"),
+    [
+        (
+            "folder,config,level,problem,mean_ms,hardware,commit,date\n"
+            "L4_GCP,torch,level1,19_ReLU.py,1.5,NVIDIA L4,15c880c7,2026-01-14\n",
+            "NVIDIA L4",
+            "kernelbench",
+            1500.0,
+        ),
+        ('part,op,input_size,ms\nperf_G,add,"[[4]]",0.02\n', "A100-SXM4-80GB", "tritonbench", 20.0),
+        ('branch,kernel,params,ms\nmain,add,"{}",0.006\n', "MI300X", "geak", 6.0),
+    ],
+)
+def test_benchmarks_are_read_as_they_publish(
+    tmp_path: Path, text: str, device: str, source: str, time_us: float
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(text)
+    (row,) = read_rows([path])
+    assert (row.device, row.source) == (device, source)
+    assert row.time_us == pytest.approx(time_us)

@@ -42,6 +42,26 @@ def mpt(row: Row, programs: Path) -> ChosenProgram:
     return ChosenProgram(program=made, runs_hot=True)
 
 
+_WORDS = {"nvfp4": ("fp4",), "fp8": ("fp8", "float8"), "bf16": ("bf16", "bfloat16")}
+_UNSURE = ("n/a", "see config", "not stated", "candidates", "fp16/", "/fp16")
+
+
+def precision_of(said: str) -> str:
+    """Return the precision of a run's products: the narrowest that its source names.
+
+    >>> precision_of("bf16+mxfp8 linears"), precision_of("NVFP4"), precision_of("BF16")
+    ('fp8', 'nvfp4', 'bf16')
+
+    Raises:
+        ProgramError: The source leaves it open, or names none.
+    """
+    words = said.lower()
+    for precision, names in _WORDS.items():
+        if any(each in words for each in names) and not any(each in words for each in _UNSURE):
+            return precision
+    raise ProgramError("the source does not state one precision")
+
+
 TORCHTITAN = "73a0e69"
 """v0.2.2, the release that runs with this PyTorch; rows are of a commit of December 2024."""
 _CONFIGS = {
@@ -61,7 +81,7 @@ def torchtitan(row: Row, programs: Path) -> ChosenProgram:
     config = _CONFIGS.get(row.fields["model"])
     if config is None:
         raise ProgramError(f"torchtitan's {row.fields['model']} is not described")
-    if "float8" in row.dtype:
+    if precision_of(row.dtype) != "bf16":
         raise ProgramError("torchtitan with float8 (torchao) is not described")
     folder = folder_of(programs, "torchtitan", TORCHTITAN)
     length, micro = row.integer("seq_len"), row.integer("local_batch")

@@ -14,10 +14,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
-import triton
 
-from validation.programs.loops.timing import say
+from validation.programs.loops.timing import benched, say
 from validation.programs.loops.tritonbench import imported
 
 
@@ -56,11 +54,7 @@ def main() -> None:
 
         def run_benchmark(self, current_params_dict: dict[str, Any], **_: object) -> None:
             if json.loads(json.dumps(current_params_dict)) == wanted:
-                took_ms = triton.testing.do_bench(self.op)
-                # Benchmarks leave nothing in the run; this says what their time is of.
-                self.op()
-                torch.cuda.synchronize()
-                say(took_ms / 1e3)
+                say(benched(self.op))
 
     stub: Any = ModuleType("geak_eval.perf.ROCm.performance_utils_pytest")
     stub.PytestBenchmarker = Benchmarker

@@ -13,9 +13,8 @@ from types import ModuleType
 from typing import Any
 
 import torch
-import triton
 
-from validation.programs.loops.timing import say
+from validation.programs.loops.timing import benched, say
 
 _PACKAGES = {"perf_G": "TritonBench", "perf_T": "TorchBench"}
 
@@ -58,11 +57,7 @@ def main() -> None:
             raise SystemExit("no input of such sizes")
         inputs = metrics.to_cuda(inputs)
         metrics.input_tensors.clear()
-        took_ms = triton.testing.do_bench(lambda: metrics.call_op(inputs))
-        # Benchmarks leave nothing in the run; this says what their time is of.
-        metrics.call_op(inputs)
-        torch.cuda.synchronize()
-        say(took_ms / 1e3)
+        say(benched(lambda: metrics.call_op(inputs)))
 
 
 if __name__ == "__main__":

@@ -62,6 +62,16 @@ _PROGRAM = ("program", "model", "seq_len", "local_batch", "global_batch", "n_dev
 # In the order in which they are looked for: the first whose columns are all there.
 FORMS = (
     Form(
+        category=Category.SERVING,
+        columns=("isl", "osl", "ttft_s"),
+        op="mode",
+        dtype="precision",
+        time=("tpot_s",),
+        together=("model", "tp", "n_gpus"),
+        may_lack_time=True,
+        shown=("model", "isl", "osl", "concurrency_or_batch", "tp", "n_gpus"),
+    ),
+    Form(
         category=Category.PROGRAMS,
         columns=("level", "problem", "mean_ms"),
         op="problem",
@@ -94,16 +104,6 @@ FORMS = (
         together=("kernel",),
         may_lack_time=True,
         shown=("branch", "kernel", "params"),
-    ),
-    Form(
-        category=Category.SERVING,
-        columns=("isl", "osl", "ttft_s"),
-        op="mode",
-        dtype="precision",
-        time=("tpot_s",),
-        together=("model", "tp", "n_gpus"),
-        may_lack_time=True,
-        shown=("model", "isl", "osl", "concurrency_or_batch", "tp", "n_gpus"),
     ),
     Form(
         category=Category.PROGRAMS,

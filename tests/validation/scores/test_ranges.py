@@ -1,0 +1,91 @@
+"""Ranges of measured times: of rows that had no part in fits, and not of those scored."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernbench.report import ELSEWHERE, range_of
+from validation.scores.fits import constants_by_source
+from validation.scores.ranges import Observation, coverage_of, ranges_of
+
+
+def seen(source: str, ratios: list[float], kind: str = "norms") -> list[Observation]:
+    """Rows of one machine, each a program of its own, in five folds."""
+    return [
+        Observation(source, index % 5, "h100-sxm", {kind: 1.0}, ratio)
+        for index, ratio in enumerate(ratios)
+    ]
+
+
+@pytest.mark.adr("0250-D1")
+def test_four_of_five_rows_of_a_known_spread_are_inside() -> None:
+    draws = np.random.default_rng(1).lognormal(0.3, 0.25, 4000).tolist()
+    (found,) = coverage_of([*seen("one", draws[:2000]), *seen("another", draws[2000:])])
+    assert found.rows == 4000
+    assert found.inside / found.rows == pytest.approx(0.8, abs=0.02)
+    # The tenth and the ninetieth percentile of a normal law are 1.2816 deviations from its mean.
+    assert found.width == pytest.approx(np.exp(2 * 1.2816 * 0.25), rel=0.05)
+
+
+@pytest.mark.adr("0250-D1")
+def test_a_source_has_no_part_in_the_range_that_it_is_scored_by() -> None:
+    one, another = seen("one", [1.0] * 40), seen("another", [3.0] * 40)
+    (found,) = coverage_of([*one, *another])
+    assert (found.rows, found.inside) == (80, 0)
+
+
+@pytest.mark.adr("0250-D1")
+def test_a_source_alone_is_scored_by_its_other_programs() -> None:
+    fold = [Observation("one", 0, "h100-sxm", {"norms": 1.0}, 2.0) for _ in range(30)]
+    others = [Observation("one", 1, "h100-sxm", {"norms": 1.0}, 1.0) for _ in range(70)]
+    (found,) = coverage_of([*fold, *others])
+    assert (found.rows, found.inside) == (100, 0)
+
+
+@pytest.mark.adr("0250-D2")
+def test_what_is_unlike_all_rows_has_a_wider_range() -> None:
+    ratios = list(np.linspace(0.5, 1.5, 101))
+    ranges = ranges_of(seen("one", ratios))
+    here = range_of(100.0, {"norms": 1.0}, "h100-sxm", ranges)
+    elsewhere = range_of(100.0, {"norms": 1.0}, "l40s", ranges)
+    other = range_of(100.0, {"by bytes alone": 1.0}, "h100-sxm", ranges)
+    assert here is not None
+    assert (here["low_ns"], here["high_ns"]) == pytest.approx((60.0, 140.0))
+    for wider in (elsewhere, other):
+        assert wider is not None
+        assert (wider["low_ns"], wider["high_ns"]) == pytest.approx((55.0, 145.0))
+
+
+@pytest.mark.adr("0250-D3")
+def test_kinds_add_up_by_their_shares_of_the_time() -> None:
+    ranges = {ELSEWHERE: {ELSEWHERE: (30, 0.5, 2.0), "gemm": (30, 0.9, 1.1)}}
+    found = range_of(200.0, {"gemm": 3.0, "scans": 1.0}, "h100-sxm", ranges)
+    assert found is not None
+    assert found["low_ns"] == pytest.approx(200 * (0.75 * 0.9 + 0.25 * 0.5))
+    assert found["high_ns"] == pytest.approx(200 * (0.75 * 1.1 + 0.25 * 2.0))
+    assert [(each["kind"], each["share"]) for each in found["kinds"]] == [
+        ("gemm", 0.75),
+        ("scans", 0.25),
+    ]
+
+
+@pytest.mark.adr("0251-D1")
+def test_sources_that_numbers_name_have_had_a_part() -> None:
+    fitted = constants_by_source(("aic-gemm", "aic-nccl", "aic-gemm-2", "kernelbench", "aic"))
+    assert fitted["aic-gemm"] >= 7, "h200's, a100's and l40s's products each have as many"
+    assert fitted["aic-nccl"] >= 3, "their files name its table"
+    assert fitted["aic-gemm-2"]
+    assert not fitted["kernelbench"]
+    assert not fitted["aic"], "a part of a name is none"
+
+
+@pytest.mark.adr("0250-D2")
+def test_machines_count_alike_however_many_rows_they_have() -> None:
+    """Nine rows of ten are of one machine, and half of the range is of the other."""
+    few = [Observation("one", 0, "l40s", {"norms": 1.0}, 3.0) for _ in range(20)]
+    many = [Observation("one", 1, "h100-sxm", {"norms": 1.0}, 1.0) for _ in range(180)]
+    rows, low, high = ranges_of([*few, *many])[ELSEWHERE]["norms"]
+    assert (rows, low, high) == (200, 1.0, 3.0)
+    alone = ranges_of([*few[:5], *many])["h100-sxm"]["norms"]
+    assert alone == (180, 1.0, 1.0)
