@@ -91,7 +91,10 @@ def _say_how_sure(kernel: str, timings: Mapping[Any, Any]) -> None:
     """Have the report say that a choice is closer to the next one than errors are."""
     times = sorted(each[0] if isinstance(each, list | tuple) else each for each in timings.values())
     if len(times) > 1 and (unsure := pair_line("kernels", *times[:2])):
-        active_launcher().remark(f"the two best configurations of {kernel} are {unsure}")
+        # Only the launcher of a run has a report.
+        remark = getattr(active_launcher(), "remark", None)
+        if remark is not None:
+            remark(f"the two best configurations of {kernel} are {unsure}")
 
 
 def _bench(self: Any, *args: Any, config: Any, **meta: Any) -> Any:

@@ -77,9 +77,6 @@ class Launcher(Room, Protocol):
         not to be judged.
         """
 
-    def remark(self, line: str) -> None:
-        """Have the report of the run say a line."""
-
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         """Return the modeled time of what ``fn`` launches, with no effect on time or data."""
 

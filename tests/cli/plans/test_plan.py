@@ -109,21 +109,17 @@ def test_a_config_of_hugging_face_describes_the_same_model(tmp_path: Path) -> No
 @pytest.mark.adr("0255-D2")
 def test_the_program_takes_what_a_plan_gives_it_and_nothing_of_kernbench() -> None:
     tree = ast.parse(PROGRAM.read_text())
-    imported = {
-        name.partition(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in (
-            [node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
-        )
-    }
+    nodes = list(ast.walk(tree))
+    names = [each.module or "" for each in nodes if isinstance(each, ast.ImportFrom)]
+    names += [name.name for each in nodes if isinstance(each, ast.Import) for name in each.names]
+    imported = {name.partition(".")[0] for name in names}
     assert imported <= sys.stdlib_module_names | {"torch"}
     (config,) = (
         node
         for node in tree.body
         if isinstance(node, ast.ClassDef) and node.name == "TrainingConfig"
     )
-    taken = {each.target.id for each in config.body if isinstance(each, ast.AnnAssign)}
+    taken = {ast.unparse(each.target) for each in config.body if isinstance(each, ast.AnnAssign)}
     layout = Layout(tp=1, pp=1, cp=1, dp=1)
     timed = TimedLayout(
         layout=layout, memory={}, parts={}, seconds=1.0, tokens=1, flops=1.0, collectives=0,

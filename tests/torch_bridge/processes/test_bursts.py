@@ -85,7 +85,7 @@ def times(program: list[tuple[Any, ...]], launch: Any) -> dict[str, tuple[str, i
             stream, duration_ps = rest
             launch(host, run, queues[stream], Fixed(f"op{number}", duration_ps))
         elif kind == "wait":
-            marker = Marker(run.simulation.env, "an event")
+            marker = Marker(run)
             host.enqueue(marker, queues[rest[0]])
             host.enqueue(WaitFor(run, marker), queues[rest[1]])
         elif kind == "sleep":

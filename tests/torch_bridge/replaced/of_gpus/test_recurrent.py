@@ -212,7 +212,7 @@ def test_a_chain_of_narrow_steps_is_within_half_of_what_was_measured(
 
     machine = load_machine(name, 1)
     for directions, measured in ((1, one_way_ms), (2, both_ways_ms)):
-        how = {"layers": 6, "directions": directions, "hidden": 256}
+        how: dict[str, Any] = {"layers": 6, "directions": directions, "hidden": 256}
         found = schedule(machine, 512, batch=10, dtype=torch.float32, **how).duration_ps / 1e9
         for each in measured:
             assert each / 1.6 < found < 1.6 * each

@@ -170,14 +170,14 @@ def _kernels(
     costs: OperationCosts, name: str, problem: _Passes | _Direct | _Product, sip_id: int
 ) -> OperationTiming:
     sip = costs.machine.sip_at(sip_id)
-    timing: OperationTiming
     if isinstance(problem, _Direct):
-        timing = timing_of_blocks(name, [problem.launch], sip, problem.flops)
+        direct = timing_of_blocks(name, [problem.launch], sip, problem.flops)
         if not problem.biased:
-            return timing
-        return in_turn(timing, timing_by_bytes("", sip, problem.biased, problem.biased))
+            return direct
+        return in_turn(direct, timing_by_bytes("", sip, problem.biased, problem.biased))
     if isinstance(problem, _Product):
         timing = costs.once(gemm.kernels, name, problem.product, sip_id)
+        assert timing is not None
         size_bytes = problem.rearranged
         if not size_bytes:
             return timing
