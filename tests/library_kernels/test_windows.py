@@ -53,7 +53,7 @@ WIDE = pooled(32 * 128 * 126 * 250, (3, 7), (1, 1), 4 * 32 * 128 * 128 * 256, 10
 def test_windows_take_what_they_were_measured_to_take(
     machine: str, measured_ms: tuple[float, ...]
 ) -> None:
-    """KernelBench at 6e6fca9c, 4082b873 and 7c914ea7; only the first had a part in a constant."""
+    """KernelBench at 6e6fca9c, 4082b873 and 7c914ea7; numbers were set on the first."""
     for windows, measured in zip((AVERAGED, LARGEST, TALL, WIDE), measured_ms, strict=True):
         assert time_ms(machine, windows) == pytest.approx(measured, rel=0.27)
 

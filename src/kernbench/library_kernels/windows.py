@@ -18,7 +18,7 @@ _LANES = 128
 _PLACE_CLOCKS = 320
 """Issue slots in which a thread finds its place by whole divisions, and stores: with the next two,
 KernelBench level1/83 and 85 (windows of 3 and 21) and 41 (of 8) on H100, and 46 (of 27), all at
-6e6fca9c; A6000 (7c914ea7), H100 PCIe (1e82d8b1) and L40S (4082b873) had no part."""
+6e6fca9c, with A6000's (7c914ea7) in view."""
 _TAP_CLOCKS = 11
 """Those for each element of a window: its place, whether it is inside, load, sum or comparison."""
 _FAR_TAP_CLOCKS = 25
