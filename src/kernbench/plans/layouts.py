@@ -66,8 +66,8 @@ class Layout:
     microbatch: int = 1
     """Sequences that go through a stage together."""
     microbatches: int = 1
-    shard: str = "zero1"
-    """What replicas share, by :data:`SHARDS`."""
+    shard: str = ""
+    """What replicas share in training, by :data:`SHARDS`."""
     shards: int = 0
     """Ranks that share it; 0 for all copies."""
 
@@ -83,7 +83,7 @@ class Layout:
         parts += [f"CP {self.cp}"] if self.cp > 1 else []
         parts += [f"DP {self.dp}"]
         parts += [f"EP {self.ep}"] if self.ep > 1 else []
-        parts += [SHARDS[self.shard]] if self.copies > 1 else []
+        parts += [SHARDS[self.shard]] if self.shard and self.copies > 1 else []
         parts += ["SP"] if self.sequence_parallel else []
         parts += ["recompute"] if self.recompute else []
         return f"{' '.join(parts)}, {self.microbatches} x {self.microbatch}"
