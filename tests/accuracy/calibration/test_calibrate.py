@@ -150,8 +150,8 @@ def test_the_command_prints_both_errors_and_writes_a_machine(
     ("changed", "error", "message"),
     [
         ({"machine": "h1000"}, UnknownNameError, "unknown machine 'h1000'"),
-        ({"machine": "l4"}, UsageError, "no row is of a device of l4: its devices are L4; the rows "
-                                        "are of H100-SXM-80GB"),
+        ({"machine": "l4"}, UsageError, "no row is of a device of l4: its devices are L4, "
+                                        "NVIDIA L4; the rows are of H100-SXM-80GB"),
         ({"only": ("sip.front_end",)}, UnknownNameError, "did you mean sip.front_end_us"),
         ({"only": ()}, UsageError, "8 constants of gemm need at least 24 rows"),
         ({"sources": ("aic",)}, UsageError, "no row is of source 'aic'; the rows are of mine"),

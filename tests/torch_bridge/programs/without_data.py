@@ -4,6 +4,7 @@ python without_data.py CASE [ARGUMENTS]"""
 
 import io
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -52,8 +53,6 @@ def reads():
         lambda: torch.unique(x),
         lambda: x[x > 0],
         lambda: f"{x.sum():.1f}",
-        lambda: print(x),
-        lambda: repr(x.sum()),
         lambda: torch.save({"a": x, "b": x[1]}, io.BytesIO()),
         lambda: torch.tensor([x.sum(), x.max()]),
         lambda: list(range(9))[x.sum().long() * 0],
@@ -62,6 +61,20 @@ def reads():
     ):
         torch.cuda.synchronize()
         how()
+
+
+def prints():
+    """What is shown is waited for; how many operations that takes depends on the numbers."""
+    x = torch.ones(1024, 1024, device="cuda")
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for show in (print, repr, str, "{}".format):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        start.record()
+        y = x @ x
+        end.record()
+        show(y)
+        assert 1e3 * (time.perf_counter() - begun) > start.elapsed_time(end)
 
 
 def collectives():

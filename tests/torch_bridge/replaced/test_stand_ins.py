@@ -60,7 +60,8 @@ def test_time_of_attention_is_that_of_its_sequences(tmp_path: Path) -> None:
     # Bytes decide: keys and values of 8 heads of 128 for 16 sequences.
     for length in (1024, 4096):
         least = 2 * 16 * length * 8 * 128 * 2 / 2.039e12 * 1e3
-        assert least < found[f"cache of {length}"] < 1.5 * least + 0.015
+        # A launch, and the time stamps around it.
+        assert least < found[f"cache of {length}"] < 1.5 * least + 0.015 + 0.004
 
 
 _LENGTHS = ([4096] * 4, [16384], [8192, 4096, 2048, 2048])

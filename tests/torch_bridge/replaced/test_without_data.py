@@ -53,6 +53,12 @@ def test_what_the_host_reads_is_in_the_log_with_data_and_without() -> None:
 
 
 @pytest.mark.adr("0098-D11")
+@pytest.mark.parametrize("data", [True, False])
+def test_the_host_waits_for_what_it_prints(data: bool) -> None:
+    run("prints", data=data)
+
+
+@pytest.mark.adr("0098-D11")
 def test_what_is_loaded_onto_a_device_leaves_its_data_behind() -> None:
     run("loads")
 

@@ -115,9 +115,12 @@ _TRITON_NAMES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32
 
 
 def _dtype_of(form: Form, fields: Mapping[str, str]) -> str:
-    """Return a row's dtype; of products and streams by Triton's name for it."""
+    """Return a row's dtype; of products and streams by Triton's name, however it is written.
+
+    Rows of a serving stack have the stack's names for its kernels.
+    """
     text = text_of(form, form.dtype, fields)
-    if form.category not in (Category.GEMM, Category.MEMBOUND):
+    if form.category not in (Category.GEMM, Category.MEMBOUND) or "framework" in fields:
         return text
     name = text.removeprefix("torch.").lower()
     return _TRITON_NAMES.get(name, name if name in _TRITON_NAMES.values() else text)
