@@ -20,6 +20,7 @@ from typing import Any
 
 from kernbench.errors import UsageError
 from kernbench.inputs import MOST_JSON_BYTES, read_text
+from kernbench.plans import PROGRAM
 from validation.programs.program import LOOPS, Program
 
 PROGRAMS = Path("build/programs")
@@ -114,13 +115,15 @@ class KeptAnswers:
             for each in fields(program)
             if each.name not in _SAID_IF_SET or getattr(program, each.name) != each.default
         ]
-        if program.script.is_relative_to(LOOPS):
+        if program.script.is_relative_to(LOOPS) or program.script == PROGRAM:
             said.append(program.script.read_text(encoding="utf-8"))
         text = self._placed(" ".join((*said, machine)))
         return md5(text.encode(), usedforsecurity=False).hexdigest()[:16]
 
     def _placed(self, text: str) -> str:
-        return text.replace(self._folder, "PROGRAMS").replace(str(LOOPS), "LOOPS")
+        for path, name in ((self._folder, "PROGRAMS"), (LOOPS, "LOOPS"), (PROGRAM, "PLANS")):
+            text = text.replace(str(path), name)
+        return text
 
 
 def _words(program: Program) -> str:
