@@ -11,14 +11,14 @@ _HOT_HOPPER = 0.3
 one product with pauses. Fitted to 25 rows of PyTorch's and Megatron's training."""
 
 
-def training_clocks(machine: Machine, *, of_16_bits: bool = True) -> dict[str, float]:
+def training_clocks(machine: Machine) -> dict[str, float]:
     """Return the keys of a machine that training for many steps changes (docs/model/clock.md).
 
-    ``of_16_bits`` says that its products are. Nothing changes where no loss is known.
+    Products are taken to be of 16 bits. Nothing changes where no loss is known.
     """
     if machine.sip.sustained is None:
         return {}
     changes = {"sip.sustained.half_time_us": _SETTLED_US}
-    if machine.spec.kernel_library == "sm90" and of_16_bits:
+    if machine.spec.kernel_library == "sm90":
         changes["sip.sustained.clock_loss"] = _HOT_HOPPER
     return changes

@@ -24,7 +24,7 @@ _TRIP_CYCLES = 400
 arithmetic that the next trip waits for. ATen's moments of 128 groups, 512 threads each (KernelBench
 level1/35 at 80c03d44, 87fc84ca, dacd881c, less its other kernel), ask for 280 on H100 and A6000,
 490 on L40S, 560 on A100."""
-_LANES = 128
+LANES = 128
 """Lanes that a PE issues for in a cycle: those of four warps."""
 _OVERLAP = 3.0
 """How well waits of blocks and the bytes of HBM overlap, as in ``streams``."""
@@ -110,7 +110,7 @@ def time_blocks(
     busy_us = norm_of((tiles_us, cache_us, hbm_us), _OVERLAP)
     mean_vector_us = vector_us * launch.blocks / sip.num_pes
     work = WorkCounts(
-        elements={"simple": mean_vector_us * clocks_per_us * sip.num_pes * _LANES},
+        elements={"simple": mean_vector_us * clocks_per_us * sip.num_pes * LANES},
         port_bytes=port_bytes,
         hbm_bytes=sum(moved),
     )

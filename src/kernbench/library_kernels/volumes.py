@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kernbench.library_kernels.blocks import BlockLaunch, Sweep
+from kernbench.library_kernels.blocks import LANES, BlockLaunch, Sweep
 from kernbench.library_kernels.convolution import ConvolutionPass
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _VOLUME = 3
 _WIDE = 4
-_THREADS, _LANES = 256, 128
+_THREADS = 256
 _TAP_SLOTS, _GROUP_TAP_SLOTS = 54, 30
 """Issue slots of a thread for each tap of its window: divisions by strides, tests, the products of
 those few taps that a stride leaves. KernelBench level2/50, 58, 60 and 96 on A100, A6000, T4 at
@@ -55,7 +55,7 @@ def _gradient(name: str, conv: Convolution) -> BlockLaunch:
     """Return a launch whose threads make an element each, and try all taps for it."""
     blocks = math.ceil(conv.given_positions * conv.given / _THREADS)
     slots = _GROUP_TAP_SLOTS if conv.groups > 1 else _TAP_SLOTS
-    cycles = conv.taps * slots * _THREADS / _LANES
+    cycles = conv.taps * slots * _THREADS / LANES
     return _launch(name, blocks, cycles, conv.made_bytes, conv.given_bytes)
 
 

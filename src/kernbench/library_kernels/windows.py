@@ -12,9 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from kernbench.library_kernels.blocks import BlockLaunch, Sweep
+from kernbench.library_kernels.blocks import LANES, BlockLaunch, Sweep
 
-_LANES = 128
 _PLACE_CLOCKS = 320
 """Issue slots in which a thread finds its place by whole divisions, and stores: with the next two,
 KernelBench level1/83 and 85 (windows of 3 and 21) and 41 (of 8) on H100, and 46 (of 27), all at
@@ -70,7 +69,7 @@ def window_launch(name: str, windows: Windows) -> BlockLaunch:
                 serial_cycles=row * _NEAR_CYCLES,
             ),
         ),
-        issue_cycles=slots * windows.threads / _LANES,
+        issue_cycles=slots * windows.threads / LANES,
         hbm_read_bytes=windows.read_bytes,
         hbm_written_bytes=windows.written_bytes,
     )

@@ -12,7 +12,6 @@ from kernbench.plans.layouts import (
     Layout,
     layouts,
     memory,
-    weights_per_rank,
 )
 from kernbench.plans.models import KNOWN, ModelShape, model_of
 from kernbench.plans.passes import Model, Pass, Passes, PassTime, TunedTiles
@@ -22,7 +21,7 @@ from kernbench.plans.stack import PLAIN, Stack, TrainingRun
 from kernbench.plans.steps import Microbatch, Steps, StepTime
 from kernbench.plans.tiles import GemmTuner, Timed
 from kernbench.plans.times import HOST, PlanTimes, TimedLayout
-from kernbench.plans.wires import MachineOf, StageWires, collective_us, node_of, single_sips
+from kernbench.plans.wires import MachineOf, StageWires, collective_us, node_of
 
 __all__ = [
     "GIB",
@@ -60,6 +59,4 @@ __all__ = [
     "model_of",
     "node_of",
     "one_forward_one_backward_us",
-    "single_sips",
-    "weights_per_rank",
 ]

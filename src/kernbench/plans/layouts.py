@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -70,6 +70,11 @@ class Layout:
     """What replicas share in training, by :data:`SHARDS`."""
     shards: int = 0
     """Ranks that share it; 0 for all copies."""
+
+    @property
+    def gathers_again(self) -> bool:
+        """Whether each pass over a layer gathers its weights anew."""
+        return self.shard in ("zero3", "hsdp")
 
     @property
     def copies(self) -> int:
@@ -262,7 +267,7 @@ def memory(model: ModelShape, job: Job, layout: Layout) -> dict[str, float]:
     found = {"weights": 2 * whole}
     if job.trains:
         part = dense / (layout.shards or layout.copies) + experts * layout.ep / layout.copies
-        gathered = min(2 / model.layers, 1.0) if layout.shard in ("zero3", "hsdp") else 1.0
+        gathered = min(2 / model.layers, 1.0) if layout.gathers_again else 1.0
         keeps_all, adds_up = layout.shard in ("ddp", "zero1"), layout.microbatches > 1
         found["weights"] = 4 * (whole if keeps_all else part) + 2 * whole * gathered
         is_whole = keeps_all or (layout.shard == "zero2" and adds_up)
@@ -298,8 +303,3 @@ def _activations(model: ModelShape, job: Job, layout: Layout) -> float:
     if layout.recompute:
         return under_way * layers * kept + layer
     return under_way * layers * layer
-
-
-def least(needs: Iterable[Mapping[str, float]]) -> float:
-    """Return the bytes of the layout that needs the fewest."""
-    return min(sum(each.values()) for each in needs)

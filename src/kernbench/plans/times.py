@@ -332,8 +332,8 @@ class PlanTimes:
         """
         dense, routed = weights_per_rank(self.model, layout)
         shards = layout.shards or layout.copies
-        again = layout.microbatches if layout.shard in ("zero3", "hsdp") else 1
-        hidden = layout.shard in ("zero2", "zero3", "hsdp")
+        again = layout.microbatches if layout.gathers_again else 1
+        hidden = layout.gathers_again or layout.shard == "zero2"
         first = layout.pp / self.model.layers
         total, calls, sent, drawn = 0.0, 0, 0.0, 0.0
 
@@ -353,7 +353,7 @@ class PlanTimes:
             (dense, shards, layout.tp),
             (routed, layout.copies // layout.ep, layout.tp * layout.ep),
         )
-        gathers = 2 * again if layout.shard in ("zero3", "hsdp") else 1
+        gathers = 2 * again if layout.gathers_again else 1
         for elements, copies, stride in groups:
             add("reduce_scatter", elements, copies, stride, _GRADIENT, again)
             add("all_gather", elements, copies, stride, _ITEM, gathers)

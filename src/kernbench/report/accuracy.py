@@ -200,9 +200,11 @@ def accuracy_of(
     for (family, kind), time_ps in kernels.items():
         shares[family] += time_ps * scale
         kinds[kind] += time_ps * scale
+    exposed_ns = sum(each["comm_exposed_ns"] for each in per_rank)
+    host_ns = idle_parts(log).of_host_ps / 1000
     for each in (shares, kinds):
-        each[_COLLECTIVES] += sum(rank["comm_exposed_ns"] for rank in per_rank)
-        each[HOST] += idle_parts(log).of_host_ps / 1000
+        each[_COLLECTIVES] += exposed_ns
+        each[HOST] += host_ns
     found: list[FamilyReport] = []
     for family, time_ns in sorted(shares.items(), key=lambda each: (-each[1], each[0])):
         if time_ns < _LEAST_SHARE * total_ns or not family:

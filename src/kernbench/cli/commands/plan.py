@@ -240,7 +240,7 @@ def _show(ranking: Ranking, job: Job, top: int, goal: str) -> None:
     print(f"  GiB of {machine.sip.hbm_bytes / GIB:.0f}: {kinds}")
     sent = best.collective_bytes / 1e9
     print(f"  collectives of a rank: {best.collectives:,}, {sent:,.1f} GB of messages")
-    # LayoutPrograms are compared with programs.
+    # Programs are compared with programs.
     nexts = [each for each in ranking.timed[1:top] if each.is_run == best.is_run]
     if nexts:
         print("why the next are slower:" if goal == "time" else "the next, beside the best:")

@@ -147,9 +147,10 @@ def run_best(
     Raises:
         UsageError: All of them fail.
     """
-    why_not = missing()
-    if not (count and ranking.job.trains) or why_not:
-        return replace(ranking, notes=[why_not] if count and ranking.job.trains else [])
+    if not count or not ranking.job.trains:
+        return ranking
+    if why_not := missing():
+        return replace(ranking, notes=[why_not])
     best, others = ranking.timed[:count], ranking.timed[count:]
     ran: list[TimedLayout] = []
     failed: list[str] = []

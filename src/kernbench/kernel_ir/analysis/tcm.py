@@ -105,10 +105,6 @@ class TcmUse:
         )
         return (*staged, *self.operands)
 
-    def loads_bytes(self, cuda_architecture: int | None, num_warps: int) -> int:
-        """Return the bytes of :meth:`loads`."""
-        return sum(tile.total_bytes for tile in self.loads(cuda_architecture, num_warps))
-
     def block_tiles(self, cuda_architecture: int, num_warps: int) -> tuple[TcmTile, ...]:
         """Return what takes the most of a block's shared memory at a time.
 

@@ -121,10 +121,6 @@ class LaneFinder:
             return np.asarray(frame.values[site.mask.slot])
         return site.at(site.predicate, frame).dense(self._dims)
 
-    def positions_in_chunk(self, positions: Array) -> Array:
-        """Return the programs of flat positions, counted from the chunk's first."""
-        return positions // self._per_program
-
     def program(self, frame: Frame, position: int) -> tuple[int, int, int]:
         """Return the grid coordinates of the program that owns a flat position."""
         chunks = self.site.chunks

@@ -70,12 +70,12 @@ def values_of(tensor: Tensor) -> Tensor | None:
 
 def known_storage(storage: Any) -> Any:
     """Return the host storage with a storage's known contents, or None; many zeros are made now."""
-    kept = getattr(storage, "_known", None)
-    if kept is _MANY_ZEROS and storage.nbytes() <= MOST_ZERO_BYTES:
+    is_lazy = getattr(storage, "_known", None) is _MANY_ZEROS
+    if is_lazy and storage.nbytes() <= MOST_ZERO_BYTES:
         # Pages of zeros take memory once they are written.
         zeros = torch.zeros(storage.nbytes(), dtype=torch.uint8, device=CPU)
-        kept = storage._known = zeros.untyped_storage()
-    return None if kept is None or kept.nbytes() != storage.nbytes() else kept
+        storage._known = zeros.untyped_storage()
+    return _kept_whole(storage)
 
 
 def forget(tensors: Iterable[Tensor]) -> None:
@@ -176,11 +176,14 @@ def _kept(tensor: Tensor) -> Any:
     """Return the host storage with the known contents of a tensor's memory, or None."""
     if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
         return None
-    storage = storage_of(tensor)
+    kept = _kept_whole(storage_of(tensor))
+    return None if kept is None or _is_lazy(tensor) else kept
+
+
+def _kept_whole(storage: Any) -> Any:
+    """Return what is kept for a storage, or None: where its size has changed, that is old."""
     kept = getattr(storage, "_known", None)
-    if kept is None or kept.nbytes() != storage.nbytes():
-        return None
-    return None if _is_lazy(tensor) else kept
+    return None if kept is None or kept.nbytes() != storage.nbytes() else kept
 
 
 def _is_lazy(tensor: Tensor) -> bool:
