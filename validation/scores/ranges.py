@@ -14,7 +14,7 @@ import numpy as np
 
 from kernbench.accuracy.rows import Category, Machines, Row, part_of
 from kernbench.accuracy.score import Scored
-from kernbench.report import ELSEWHERE, Ranges, range_of
+from kernbench.report import ELSEWHERE, Ranges, likenesses, range_of
 from validation.scores.fits import constants_by_source
 
 CONFIDENCE = 0.8
@@ -42,9 +42,15 @@ class Observation:
 
     source: str
     fold: int
-    machine: str
+    like: Sequence[str]
+    """Whose ranges it is in: its machine, its machine's maker, all (``likenesses``)."""
     shares: Mapping[str, float]
     ratio: float
+
+    @property
+    def machine(self) -> str:
+        """Return the name of its machine."""
+        return self.like[0]
 
     @property
     def kind(self) -> str:
@@ -66,23 +72,23 @@ def observations(scored: Sequence[Scored], machines: Machines) -> list[Observati
         if row.category is not Category.PROGRAMS:
             shares = {family_of_row(row): 1.0}
         if time_us and shares and not fitted[row.source]:
-            machine = machines.machine_of(row.device).spec.name
+            like = likenesses(machines.machine_of(row.device))
             fold = part_of(row, _FOLDS)
-            found.append(Observation(row.source, fold, machine, shares, row.time_us / time_us))
+            found.append(Observation(row.source, fold, like, shares, row.time_us / time_us))
     return found
 
 
 def ranges_of(rows: Iterable[Observation]) -> Ranges:
-    """Return the ranges by machine and kind; those of all machines, and of all kinds, are wider."""
+    """Return the ranges by machine and kind; of many machines, and of all kinds, wider ones."""
     found: dict[str, dict[str, list[Observation]]] = {ELSEWHERE: {ELSEWHERE: []}}
     for each in rows:
         found[ELSEWHERE][ELSEWHERE].append(each)
         if each.kind:
-            for machine in (each.machine, ELSEWHERE):
-                found.setdefault(machine, {}).setdefault(each.kind, []).append(each)
+            for like in each.like:
+                found.setdefault(like, {}).setdefault(each.kind, []).append(each)
     return {
         machine: {
-            kind: _range(of, _OUTSIDE if machine == ELSEWHERE else CONFIDENCE)
+            kind: _range(of, _OUTSIDE if machine.endswith(ELSEWHERE) else CONFIDENCE)
             for kind, of in sorted(kinds.items())
             if len(of) >= _LEAST_ROWS or kind == ELSEWHERE
         }
@@ -134,7 +140,7 @@ def coverage_of(rows: Sequence[Observation]) -> list[Coverage]:
             if (each.source, each.fold) != (source, fold):
                 continue
             is_foreign = each.kind in foreign.get(each.machine, {})
-            made = range_of(1.0, each.shares, each.machine, foreign if is_foreign else others)
+            made = range_of(1.0, each.shares, each.like, foreign if is_foreign else others)
             assert made is not None
             low, high = made["low_ns"], made["high_ns"]
             key = each.kind or "several kinds", each.machine

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from kernbench.op_log import Template
@@ -91,17 +92,29 @@ def published_errors() -> Mapping[str, Mapping[str, tuple[int, float]]]:
 
 
 Ranges = Mapping[str, Mapping[str, tuple[int, float, float]]]
-"""Rows by machine and kind, and the multiples between which four of five measured times are."""
+"""Rows by machine and kind, and the multiples between which four of five measured times are.
+
+Beside machines stand makers of chips, and all machines (``ELSEWHERE``)."""
+
+
+def likenesses(machine: Machine) -> tuple[str, ...]:
+    """Return whose rows a machine's ranges are of, the likest first: its own, its maker's, all.
+
+    Chips of a maker share the letters of their kernel libraries, ``sm`` or ``gfx``.
+    """
+    spec = machine.spec
+    maker = "".join(takewhile(str.isalpha, spec.kernel_library or ""))
+    return (spec.name, *([f"{maker}*"] if maker else []), ELSEWHERE)
 
 
 def range_of(
-    time_ns: float, shares: Mapping[str, float], machine: str, ranges: Ranges | None = None
+    time_ns: float, shares: Mapping[str, float], like: Sequence[str], ranges: Ranges | None = None
 ) -> TimeRange | None:
     """Return the range of a run's time from what it is of; None where nothing was published.
 
-    ``shares`` are times or shares by kind. Errors of a kind are alike and so add up; one of which
-    a machine has too few rows has those of all machines, and one that none has those of all kinds:
-    both are wider.
+    ``shares`` are times or shares by kind, ``like`` the machine's ``likenesses``. Errors of a kind
+    are alike and so add up; one of which a machine has too few rows has those of its maker's or of
+    all machines, and one that none has those of all kinds: these are wider.
     """
     known = _published().get("ranges", {}) if ranges is None else ranges
     total = sum(shares.values())
@@ -109,8 +122,8 @@ def range_of(
         return None
     kinds: list[KindRange] = []
     for kind, share in sorted(shares.items(), key=lambda each: (-each[1], each[0])):
-        here, elsewhere = known.get(machine, {}), known[ELSEWHERE]
-        rows, low, high = here.get(kind) or elsewhere.get(kind) or elsewhere[ELSEWHERE]
+        of_kind = (known[each][kind] for each in like if kind in known.get(each, {}))
+        rows, low, high = next(of_kind, known[ELSEWHERE][ELSEWHERE])
         share = round(share / total, 6)
         kinds.append({"kind": kind, "share": share, "low": low, "high": high, "rows": rows})
     low, high = (sum(each["share"] * each[end] for each in kinds) for end in ("low", "high"))

@@ -22,7 +22,7 @@ from kernbench.op_log import (
     host_columns,
     of_all,
 )
-from kernbench.report.accuracy import FamilyReport, TimeRange, accuracy_of, range_of
+from kernbench.report.accuracy import FamilyReport, TimeRange, accuracy_of, likenesses, range_of
 from kernbench.report.columns import (
     BOUND_COLUMNS,
     in_bytes,
@@ -136,7 +136,7 @@ def build_report(
     )
     if families:
         report["accuracy"] = families
-    found = range_of(report["time_ns"], kinds, machine.spec.name)
+    found = range_of(report["time_ns"], kinds, likenesses(machine))
     if found is not None:
         report["range"] = found
     energy = energy_of(log, machine, ranks, spans)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernbench.report import ELSEWHERE, range_of
+from kernbench.hardware import load_machine
+from kernbench.report import ELSEWHERE, likenesses, range_of
 from validation.scores.fits import constants_by_source
 from validation.scores.ranges import Observation, coverage_of, ranges_of
+
+H100, L40S, MI300X = (likenesses(load_machine(name)) for name in ("h100-sxm", "l40s", "mi300x"))
 
 
 def seen(source: str, ratios: list[float], kind: str = "norms") -> list[Observation]:
     """Rows of one machine, each a program of its own, in five folds."""
     return [
-        Observation(source, index % 5, "h100-sxm", {kind: 1.0}, ratio)
+        Observation(source, index % 5, H100, {kind: 1.0}, ratio)
         for index, ratio in enumerate(ratios)
     ]
 
@@ -37,19 +40,19 @@ def test_a_source_has_no_part_in_the_range_that_it_is_scored_by() -> None:
 
 @pytest.mark.adr("0250-D1")
 def test_a_source_alone_is_scored_by_its_other_programs() -> None:
-    fold = [Observation("one", 0, "h100-sxm", {"norms": 1.0}, 2.0) for _ in range(30)]
-    others = [Observation("one", 1, "h100-sxm", {"norms": 1.0}, 1.0) for _ in range(70)]
+    fold = [Observation("one", 0, H100, {"norms": 1.0}, 2.0) for _ in range(30)]
+    others = [Observation("one", 1, H100, {"norms": 1.0}, 1.0) for _ in range(70)]
     (found,) = coverage_of([*fold, *others])
     assert (found.rows, found.inside) == (100, 0)
 
 
-@pytest.mark.adr("0250-D2")
+@pytest.mark.adr("0262-D1")
 def test_what_is_unlike_all_rows_has_a_wider_range() -> None:
     ratios = list(np.linspace(0.5, 1.5, 101))
     ranges = ranges_of(seen("one", ratios))
-    here = range_of(100.0, {"norms": 1.0}, "h100-sxm", ranges)
-    elsewhere = range_of(100.0, {"norms": 1.0}, "l40s", ranges)
-    other = range_of(100.0, {"by bytes alone": 1.0}, "h100-sxm", ranges)
+    here = range_of(100.0, {"norms": 1.0}, H100, ranges)
+    elsewhere = range_of(100.0, {"norms": 1.0}, L40S, ranges)
+    other = range_of(100.0, {"by bytes alone": 1.0}, H100, ranges)
     assert here is not None
     assert (here["low_ns"], here["high_ns"]) == pytest.approx((60.0, 140.0))
     for wider in (elsewhere, other):
@@ -60,7 +63,7 @@ def test_what_is_unlike_all_rows_has_a_wider_range() -> None:
 @pytest.mark.adr("0250-D3")
 def test_kinds_add_up_by_their_shares_of_the_time() -> None:
     ranges = {ELSEWHERE: {ELSEWHERE: (30, 0.5, 2.0), "gemm": (30, 0.9, 1.1)}}
-    found = range_of(200.0, {"gemm": 3.0, "scans": 1.0}, "h100-sxm", ranges)
+    found = range_of(200.0, {"gemm": 3.0, "scans": 1.0}, H100, ranges)
     assert found is not None
     assert found["low_ns"] == pytest.approx(200 * (0.75 * 0.9 + 0.25 * 0.5))
     assert found["high_ns"] == pytest.approx(200 * (0.75 * 1.1 + 0.25 * 2.0))
@@ -80,12 +83,28 @@ def test_sources_that_numbers_name_have_had_a_part() -> None:
     assert not fitted["aic"], "a part of a name is none"
 
 
-@pytest.mark.adr("0250-D2")
+@pytest.mark.adr("0262-D1")
 def test_machines_count_alike_however_many_rows_they_have() -> None:
     """Nine rows of ten are of one machine, and half of the range is of the other."""
-    few = [Observation("one", 0, "l40s", {"norms": 1.0}, 3.0) for _ in range(20)]
-    many = [Observation("one", 1, "h100-sxm", {"norms": 1.0}, 1.0) for _ in range(180)]
+    few = [Observation("one", 0, L40S, {"norms": 1.0}, 3.0) for _ in range(20)]
+    many = [Observation("one", 1, H100, {"norms": 1.0}, 1.0) for _ in range(180)]
     rows, low, high = ranges_of([*few, *many])[ELSEWHERE]["norms"]
     assert (rows, low, high) == (200, 1.0, 3.0)
     alone = ranges_of([*few[:5], *many])["h100-sxm"]["norms"]
     assert alone == (180, 1.0, 1.0)
+
+
+@pytest.mark.adr("0262-D1")
+def test_a_machine_without_rows_is_like_its_makers_before_it_is_like_all() -> None:
+    """Of 20 rows of NVIDIA's and 20 of AMD's, each other machine has its own maker's range."""
+    rows = [
+        Observation("one", 0, like, {"norms": 1.0}, ratio)
+        for like, ratio in ((L40S, 1.5), (MI300X, 9.0))
+        for _ in range(20)
+    ]
+    ranges = ranges_of(rows)
+    for like, high in ((H100, 1.5), (likenesses(load_machine("mi210")), 9.0), ((ELSEWHERE,), 9.0)):
+        found = range_of(1.0, {"norms": 1.0}, like, ranges)
+        assert found is not None
+        assert found["high_ns"] == high
+    assert likenesses(load_machine("ahbm")) == ("ahbm", ELSEWHERE)
