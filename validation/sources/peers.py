@@ -31,7 +31,7 @@ class _OfStack(Entry):
     def key(self) -> tuple[str, str, int]:
         return self.stack, self.machine, self.ranks
 
-    def keys(self) -> list[tuple[str, str, int]]:
+    def places(self) -> list[tuple[str, str, int]]:
         """Return the stack, each machine and the number of ranks that it is for."""
         return [(self.stack, machine, self.ranks) for machine in (self.machine, *self.also)]
 
@@ -70,13 +70,13 @@ _LIMIT_BYTES = 8 * _MIB
 _MOST_OVER_PCIE = 2
 """More ranks than that without NVLink leave all to the library.
 Source: vLLM, custom_all_reduce.py, which SGLang's is."""
-PEERS = {key: each.changes for each in table(_FILE, "kernels", Kernel) for key in each.keys()}
+PEERS = {key: each.changes for each in table(_FILE, "kernels", Kernel) for key in each.places()}
 """What a stack has on a machine with so many ranks: keys of the machine under ``collectives.peer``.
 """
-_LIMITS = {key: each.mib * _MIB for each in table(_FILE, "limits", Limit) for key in each.keys()}
+_LIMITS = {key: each.mib * _MIB for each in table(_FILE, "limits", Limit) for key in each.places()}
 """The same: the size from which the library does it, where another than ``_LIMIT_BYTES``."""
 _ONE_SHOT = table(_FILE, "one_shot", OneShot)
-_HOSTS = {key: each.host_us for each in table(_FILE, "hosts", Host) for key in each.keys()}
+_HOSTS = {key: each.host_us for each in table(_FILE, "hosts", Host) for key in each.places()}
 """The same: the least time of a launch without a graph."""
 
 
