@@ -45,7 +45,10 @@ class CollectivePredictor:
             return Answer(None, str(error).split(";")[0])
         if network.machine.spec.collectives is None:
             return Answer(None, f"machine {network.machine.name} has no collective library")
-        peer = PeerKernel(row.fields.get("impl", ""), network.machine.name, num_ranks)
+        nccl = network.machine.spec.collectives.nccl
+        over_pcie = nccl is not None and nccl.hop == "pcie"
+        impl = row.fields.get("impl", "")
+        peer = PeerKernel(impl, network.machine.name, num_ranks, over_pcie)
         algorithms: tuple[str, ...] = ("auto",)
         if row.op == "all_reduce_custom":
             algorithms = peer.algorithms(row.integer("bytes"))

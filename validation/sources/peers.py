@@ -7,7 +7,6 @@ launched it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -26,9 +25,15 @@ class _OfStack(Entry):
 
     stack: str
     ranks: int = Field(default=_ANY, ge=0)
+    also: tuple[str, ...] = ()
+    """Machines of the same kind without rows of their own."""
 
     def key(self) -> tuple[str, str, int]:
         return self.stack, self.machine, self.ranks
+
+    def places(self) -> list[tuple[str, str, int]]:
+        """Return the stack, each machine and the number of ranks that it is for."""
+        return [(self.stack, machine, self.ranks) for machine in (self.machine, *self.also)]
 
 
 class Kernel(_OfStack):
@@ -49,20 +54,29 @@ class Host(_OfStack):
     host_us: float = Field(gt=0)
 
 
+class OneShot(Entry):
+    """Up to how many ranks messages below a size take one shot, and from it on two."""
+
+    stacks: tuple[str, ...]
+    most_ranks: int = Field(ge=2)
+    kib: float = Field(gt=0)
+
+    def key(self) -> int:
+        return self.most_ranks
+
+
 _FILE, _MIB = "peers.yaml", 2**20
 _LIMIT_BYTES = 8 * _MIB
-PEERS = {each.key(): each.changes for each in table(_FILE, "kernels", Kernel)}
+_MOST_OVER_PCIE = 2
+"""More ranks than that without NVLink leave all to the library.
+Source: vLLM, custom_all_reduce.py, which SGLang's is."""
+PEERS = {key: each.changes for each in table(_FILE, "kernels", Kernel) for key in each.places()}
 """What a stack has on a machine with so many ranks: keys of the machine under ``collectives.peer``.
 """
-_LIMITS = {each.key(): each.mib * _MIB for each in table(_FILE, "limits", Limit)}
+_LIMITS = {key: each.mib * _MIB for each in table(_FILE, "limits", Limit) for key in each.places()}
 """The same: the size from which the library does it, where another than ``_LIMIT_BYTES``."""
-
-_ONE_SHOT = {2: math.inf, 4: 512 * 1024, 8: 256 * 1024}
-"""Limits of vLLM's kernel, by the most ranks: messages from that size on take two shots.
-Source: vLLM, csrc/custom_all_reduce.cuh, which SGLang's is."""
-_OF_VLLM = ("vllm", "sglang")
-
-_HOSTS = {each.key(): each.host_us for each in table(_FILE, "hosts", Host)}
+_ONE_SHOT = table(_FILE, "one_shot", OneShot)
+_HOSTS = {key: each.host_us for each in table(_FILE, "hosts", Host) for key in each.places()}
 """The same: the least time of a launch without a graph."""
 
 
@@ -74,6 +88,8 @@ class PeerKernel:
     """What the source says of it: the stack first."""
     machine: str
     num_ranks: int
+    over_pcie: bool = False
+    """Whether PCI Express joins the ranks."""
 
     @property
     def stack(self) -> str:
@@ -83,9 +99,12 @@ class PeerKernel:
         """Return the algorithms of which it takes the fastest."""
         if num_bytes >= (_of_ranks(_LIMITS, self) or _LIMIT_BYTES):
             return ("auto",)
-        if self.stack not in _OF_VLLM:
+        shots = [each for each in _ONE_SHOT if self.stack in each.stacks]
+        if not shots:
             return ("one_shot", "two_shot")
-        limits = [most for ranks, most in _ONE_SHOT.items() if self.num_ranks <= ranks]
+        if self.over_pcie and self.num_ranks > _MOST_OVER_PCIE:
+            return ("auto",)
+        limits = [each.kib * 1024 for each in shots if self.num_ranks <= each.most_ranks]
         return ("one_shot",) if limits and num_bytes < limits[0] else ("two_shot",)
 
     def host_us(self) -> float:
@@ -101,5 +120,5 @@ class PeerKernel:
 
 
 def _of_ranks(known: Mapping[tuple[str, str, int], _T], kernel: PeerKernel) -> _T | None:
-    own = known.get((kernel.stack, kernel.machine, kernel.num_ranks))
-    return own if own is not None else known.get((kernel.stack, kernel.machine, _ANY))
+    places = ((kernel.machine, kernel.num_ranks), (kernel.machine, _ANY), ("", _ANY))
+    return next((known[key] for at in places if (key := (kernel.stack, *at)) in known), None)

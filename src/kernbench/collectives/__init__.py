@@ -13,12 +13,13 @@ from kernbench.collectives.registry import (
     refusal,
     serves_groups_of,
 )
-from kernbench.collectives.schedule import Counts, Part, Schedule, ScheduleKey, Step
+from kernbench.collectives.schedule import Counts, Index, Part, Schedule, ScheduleKey, Step
 
 __all__ = [
     "AUTO",
     "AlgorithmClass",
     "Counts",
+    "Index",
     "Part",
     "Schedule",
     "ScheduleKey",

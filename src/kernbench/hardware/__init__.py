@@ -8,6 +8,7 @@ from kernbench.hardware.collective_specs import (
     ProtocolSpec,
     RampSpec,
 )
+from kernbench.hardware.exchange_kernels import ExchangeKernel, load_exchanges
 from kernbench.hardware.host_specs import HostOperationSpec, HostSpec
 from kernbench.hardware.kernel_constants import (
     KernelConstants,
@@ -74,6 +75,7 @@ __all__ = [
     "CubeSpec",
     "DeathSpec",
     "DieToDieSpec",
+    "ExchangeKernel",
     "GemmSpec",
     "HostLinkSpec",
     "HostOperationSpec",
@@ -112,6 +114,7 @@ __all__ = [
     "known_machines",
     "leaves",
     "library_folder",
+    "load_exchanges",
     "load_library",
     "load_machine",
     "machine_data",

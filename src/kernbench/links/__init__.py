@@ -1,5 +1,6 @@
 """Links in virtual time: collectives, and the transfers that kernels make."""
 
+from kernbench.links.exchanges import ExpertExchange, exchange_kernel, exchange_ps
 from kernbench.links.network import (
     Network,
     Passage,
@@ -16,10 +17,13 @@ from kernbench.links.wires import Times
 __all__ = [
     "Asked",
     "Choice",
+    "ExpertExchange",
     "Network",
     "Passage",
     "Selector",
     "Times",
     "Transferred",
     "disturb",
+    "exchange_kernel",
+    "exchange_ps",
 ]

@@ -16,9 +16,11 @@ from kernbench.errors import UsageError
 AHBM = Path(__file__).parents[3] / "src/kernbench/hardware/presets/ahbm.yaml"
 
 
-def show(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+def show(
+    capsys: pytest.CaptureFixture[str], *arguments: str, command: str = "show"
+) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as status:
-        app(["collective", "show", *arguments])
+        app(["collective", command, *arguments])
     out, err = capsys.readouterr()
     return int(status.value.code or 0), out, err
 
@@ -96,3 +98,14 @@ def test_sizes_have_binary_prefixes() -> None:
     ]
     with pytest.raises(UsageError, match=r"1\.5M"):
         parse_size("1.5M")
+
+
+def test_an_exchange_of_experts_is_timed_or_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["deepep_combine", "--machine", "h200", "--pes", "20", "--experts", "32"]
+    status, out, _ = show(capsys, *asked, command="experts")
+    assert status == 0
+    assert "deepep_combine of 4096 tokens a rank by 8 ranks of h200" in out
+    # One published time, of 8 H100s: 1.155 ms.
+    assert 1.0 < float(out.split("\n")[1].split()[0]) < 1.3
+    status, _, err = show(capsys, *asked, "--topk", "300", command="experts")
+    assert (status, "topk is 300, but there are 32 experts" in err) == (2, True)

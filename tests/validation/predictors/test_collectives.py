@@ -68,4 +68,4 @@ def test_one_node_in_words_and_a_launch_without_a_graph(tmp_path: Path) -> None:
     path.write_text(f"{header}{line}vLLM_custom_graph\n{line}vLLM_custom_eager\n")
     predictor = CollectivePredictor(presets())
     graph, eager = (predictor.predict(row).time_us or 0 for row in read_rows([path]))
-    assert 0 < graph < eager == 20.5
+    assert 0 < graph < eager == 20.8

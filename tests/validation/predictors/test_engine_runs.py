@@ -20,14 +20,14 @@ from kernbench.accuracy.rows.reference import Row
 from kernbench.accuracy.rows.registry import OWN
 from kernbench.kernel_time import kernel_duration_ps, schedule_kernel
 from kernbench.library_kernels import time_kernel
-from kernbench.links import Network
+from kernbench.links import Network, exchange_ps
 from tests.validation.predictors.answers import rows_of
 from tests.validation.predictors.families.test_predictor import LLAMA, row
 from validation.predictors.families.predictor import ProgramPredictor
 from validation.predictors.registry import make_predictor
 from validation.programs import KeptAnswers, ProgramAnswer, ProgramFiles, ProgramRunner
 
-ENGINE = (schedule_kernel, kernel_duration_ps, time_kernel)
+ENGINE = (schedule_kernel, kernel_duration_ps, time_kernel, exchange_ps)
 METHODS = ((Network, "run"), (ProgramRunner, "answer"))
 """What makes the time of a kernel, of a library's kernel, of a collective, and of a program."""
 PACKAGES = (accuracy, validation)

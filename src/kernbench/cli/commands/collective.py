@@ -1,4 +1,4 @@
-"""``kernbench collective show``: the schedule of a collective, and its time, before it runs."""
+"""``kernbench collective``: a collective's schedule and its time, before it runs."""
 
 from __future__ import annotations
 
@@ -106,6 +106,45 @@ def show_collective(options: CollectiveOptions) -> int:
     print()
     print(schedule.describe(options.steps))
     return 0
+
+
+@app.command("experts")
+def _show_experts(
+    kernel: Annotated[str, typer.Argument(metavar="KERNEL", help="deepep_dispatch, ...")],
+    machine: given.Machine = "h200",
+    ranks: Annotated[
+        int | None, typer.Option(metavar="N", help="Ranks, on SIPs 0 to N-1; all by default.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(help="Tokens of each rank.")] = 4096,
+    hidden: Annotated[int, typer.Option(help="Elements of a token.")] = 7168,
+    item_bytes: Annotated[float, typer.Option(help="Bytes of an element, with its scale.")] = 2.0,
+    topk: Annotated[int, typer.Option(help="Experts that a token chooses.")] = 8,
+    experts: Annotated[int, typer.Option(help="Experts of all ranks.")] = 256,
+    pes: Annotated[int | None, typer.Option(help="PEs that copy, where a kernel is given.")] = None,
+) -> None:
+    """Say how long a library's exchange of experts' rows takes among ranks on idle links."""
+    from kernbench.hardware import load_machine
+    from kernbench.links import ExpertExchange, exchange_kernel, exchange_ps
+    from kernbench.report import format_ns
+
+    try:
+        loaded = load_machine(machine, ranks)
+        known = exchange_kernel(loaded, kernel, ranks or loaded.num_sips)
+        exchange = ExpertExchange(
+            tokens=tokens,
+            row_bytes=hidden * item_bytes,
+            topk=topk,
+            experts=experts,
+            ranks=ranks or loaded.num_sips,
+            pes=pes,
+            gathers="combine" in kernel,
+        )
+        time_ps = exchange_ps(loaded, exchange, known)
+    except KernbenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    print(f"{kernel} of {tokens} tokens a rank by {exchange.ranks} ranks of {loaded.name}")
+    print(f"  {format_ns(time_ps / 1e3)} on idle links; constants: {known.source}")
 
 
 def parse_size(text: str) -> int:
