@@ -8,6 +8,7 @@ from kernbench.hardware.collective_specs import (
     ProtocolSpec,
     RampSpec,
 )
+from kernbench.hardware.editing import edited
 from kernbench.hardware.host_specs import HostOperationSpec, HostSpec
 from kernbench.hardware.kernel_constants import (
     KernelConstants,
@@ -61,6 +62,7 @@ from kernbench.hardware.specs import (
     SipSpec,
     WarpSpec,
 )
+from kernbench.hardware.template import machine_template
 from kernbench.hardware.topology import NO_LINK, SWITCH
 
 __all__ = [
@@ -105,6 +107,7 @@ __all__ = [
     "described",
     "divided_machine",
     "drawing",
+    "edited",
     "file_of",
     "fitted_constants",
     "host_noise",
@@ -117,6 +120,7 @@ __all__ = [
     "machine_data",
     "machine_of_data",
     "machine_schema",
+    "machine_template",
     "machine_text",
     "nodes_of",
     "parse_machine",
