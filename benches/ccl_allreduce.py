@@ -16,11 +16,16 @@ RANKS = 8
 
 def run(
     torch: RuntimeContext,
-    world_sizes: tuple[int, ...] = (2, 4, 8),
+    world_sizes: tuple[int, ...] = (),
     sizes_kib: tuple[int, ...] = (4, 64, 1024, 8192),
     algorithms: tuple[str, ...] = ("ring", "tree", "direct"),
 ) -> None:
-    """Print one line per world size, message size and algorithm."""
+    """Print one line per world size, message size and algorithm.
+
+    Without world sizes, they are the powers of two up to the ranks of the run.
+    """
+    powers = (1 << power for power in range(1, torch.world_size.bit_length()))
+    world_sizes = world_sizes or tuple(powers)
     print("ranks      KiB  algorithm    time us  algbw GB/s  busbw GB/s")
     for ranks in world_sizes:
         for size_kib in sizes_kib:

@@ -11,28 +11,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from kernbench.hardware import machine_schema
+from kernbench.hardware.schema import bounds_text, choices_of, default_text, group_of, unit_of
 from kernbench.hardware.spec_base import LEAST, MOST
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "machine-reference.md"
-
-UNITS = {
-    "gbps": "GB/s",
-    "ghz": "GHz",
-    "ns": "ns",
-    "us": "µs",
-    "cycles": "cycles",
-    "bytes": "bytes",
-    "kib": "KiB",
-    "mib": "MiB",
-    "gib": "GiB",
-    "w": "W",
-}
-"""By the last word of a key that ends with its unit."""
 
 _HEAD = f"""# Machine files, key by key
 
@@ -61,90 +47,20 @@ class Keys:
         required = set(group.get("required", ()))
         inner = []
         for key, value in group["properties"].items():
-            name = _group_of(value)
-            default = "**required**" if key in required else _default(value.get("default"))
+            name = group_of(value)
+            default = "**required**" if key in required else default_text(value.get("default"))
             meaning = _as_text(value["description"])
             if name and name not in self._written:
                 below = f"{path}.{key}" if path else key
-                below += ".*" if "additionalProperties" in str(_choices(value)) else ""
+                below += ".*" if "additionalProperties" in str(choices_of(value)) else ""
                 self._written[name] = below
                 inner.append((name, below))
             if name:
                 meaning += f" Keys: `{self._written[name]}`."
-            yield f"| `{key}` | {_unit(key)} | {_bounds(value)} | {default} | {meaning} |"
+            yield f"| `{key}` | {unit_of(key)} | {bounds_text(value)} | {default} | {meaning} |"
         yield ""
         for name, below in inner:
             yield from self.sections(self._groups[name], below)
-
-
-def _choices(value: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what a key may be, but null: that is the same as leaving it out."""
-    return [each for each in value.get("anyOf", [value]) if each.get("type") != "null"]
-
-
-def _group_of(value: dict[str, Any]) -> str | None:
-    """Return the name of the group that a key holds, or a list or a mapping of such groups."""
-    for each in _choices(value):
-        inner = each.get("items", each.get("additionalProperties", each))
-        if isinstance(inner, dict) and "$ref" in inner:
-            name = str(inner["$ref"]).rpartition("/")[2]
-            return None if name.endswith("Changes") else name
-    return None
-
-
-def _unit(key: str) -> str:
-    last = key.rpartition("_")[2]
-    if "_pj_per_" in key:
-        return "pJ"
-    if last in UNITS:
-        return UNITS[last]
-    # us_per_rank
-    return UNITS.get(key.partition("_")[0], "")
-
-
-def _bounds(value: dict[str, Any]) -> str:
-    return " or ".join(_bounds_of(each) for each in _choices(value))
-
-
-def _bounds_of(value: dict[str, Any]) -> str:
-    if "$ref" in value:
-        return "a group"
-    if "enum" in value:
-        return ", ".join(f"`{each}`" for each in value["enum"])
-    kind = value.get("type")
-    if kind == "array":
-        if "prefixItems" in value.get("items", {}):
-            return "list of pairs"
-        return f"list of {_plural(_bounds_of(value['items']))}"
-    if kind == "object":
-        inner = value.get("additionalProperties")
-        if isinstance(inner, dict) and "$ref" not in inner:
-            return f"mapping to {_bounds_of(inner)}"
-        return "mapping to groups"
-    if kind in ("number", "integer"):
-        return _number(value)
-    return {"boolean": "`true`, `false`", "string": "text"}[str(kind)]
-
-
-def _plural(text: str) -> str:
-    return "groups" if text == "a group" else text.replace("integer", "integers", 1)
-
-
-def _number(value: dict[str, Any]) -> str:
-    word = "integer" if value["type"] == "integer" else "number"
-    least = value.get("exclusiveMinimum", value.get("minimum"))
-    most = value.get("maximum")
-    if least is None:
-        return word
-    above = "exclusiveMinimum" in value or Fraction(least) == LEAST
-    text = f"{word} above 0" if above else f"{word} from {least:g}"
-    return text if most in (None, MOST) else f"{text} to {most:g}"
-
-
-def _default(value: Any) -> str:
-    if value in (None, [], {}, ""):
-        return "none"
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
 def _as_text(docstring: str) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kernbench.accuracy.calibration import constants_of, edited, number_at
+from kernbench.accuracy.calibration import constants_of, number_at
 from kernbench.accuracy.rows import Category
 from kernbench.errors import UsageError
-from kernbench.hardware import machine_text
+from kernbench.hardware import edited, machine_text
 from kernbench.inputs import parse_yaml
 
 

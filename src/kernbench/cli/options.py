@@ -141,6 +141,25 @@ ParamOfAll = Annotated[
     list[str] | None,
     typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter at all points."),
 ]
+ArgsOfAll = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ARGS", help="Behind --: what a program is given at all points."),
+]
+ArgOfAll = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE,...", help="An option --NAME of the program, whatever its text says."
+    ),
+]
+FoldOfAll = Annotated[
+    bool, typer.Option("--fold", help="Run one rank for all that do the same; with --no-data.")
+]
+TokensOfAll = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|A*B", help="Tokens of a step, for tokens/s: numbers, and options of the program."
+    ),
+]
 MachineOfAll = Annotated[
     str | None,
     typer.Option(
@@ -152,7 +171,7 @@ MachineOfAll = Annotated[
 ResultsFolder = Annotated[
     str | None,
     typer.Option(
-        "--output", "-o", metavar="DIR", help="Where results are kept [default: sweeps/BENCH]."
+        "--output", "-o", metavar="DIR", help="Where results are kept [default: sweeps/NAME]."
     ),
 ]
 SweepEngine = Annotated[

@@ -8,6 +8,7 @@ from kernbench.hardware.collective_specs import (
     ProtocolSpec,
     RampSpec,
 )
+from kernbench.hardware.editing import edited
 from kernbench.hardware.exchange_kernels import ExchangeKernel, load_exchanges
 from kernbench.hardware.host_specs import HostOperationSpec, HostSpec
 from kernbench.hardware.kernel_constants import (
@@ -62,6 +63,7 @@ from kernbench.hardware.specs import (
     SipSpec,
     WarpSpec,
 )
+from kernbench.hardware.template import machine_template
 from kernbench.hardware.topology import NO_LINK, SWITCH
 
 __all__ = [
@@ -107,6 +109,7 @@ __all__ = [
     "described",
     "divided_machine",
     "drawing",
+    "edited",
     "file_of",
     "fitted_constants",
     "host_noise",
@@ -120,6 +123,7 @@ __all__ = [
     "machine_data",
     "machine_of_data",
     "machine_schema",
+    "machine_template",
     "machine_text",
     "nodes_of",
     "parse_machine",

@@ -14,10 +14,24 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from kernbench.hardware.spec_base import plain
+from kernbench.hardware.spec_base import LEAST, MOST, plain
 from kernbench.hardware.specs import MachineSpec, SipSpec
 
 _CHANGES = "Changes"
+_UNITS = {
+    "gbps": "GB/s",
+    "ghz": "GHz",
+    "ns": "ns",
+    "us": "µs",
+    "cycles": "cycles",
+    "bytes": "bytes",
+    "kib": "KiB",
+    "mib": "MiB",
+    "gib": "GiB",
+    "w": "W",
+    "mm2": "mm²",
+}
+"""By the last word of a key that ends with its unit."""
 
 
 @cache
@@ -115,3 +129,76 @@ def _let_be_partial(groups: dict[str, Any], whole: type[BaseModel]) -> None:
         changes.pop("required", None)
         changes["title"] = f"{name}{_CHANGES}"
         groups[f"{name}{_CHANGES}"] = changes
+
+
+def choices_of(value: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what a key may be, but null: that is the same as leaving it out."""
+    return [each for each in value.get("anyOf", [value]) if each.get("type") != "null"]
+
+
+def group_of(value: dict[str, Any]) -> str | None:
+    """Return the name of the group that a key holds, or a list or a mapping of such groups."""
+    for each in choices_of(value):
+        inner = each.get("items", each.get("additionalProperties", each))
+        if isinstance(inner, dict) and "$ref" in inner:
+            name = str(inner["$ref"]).rpartition("/")[2]
+            return None if name.endswith("Changes") else name
+    return None
+
+
+def unit_of(key: str) -> str:
+    """Return the unit of a key, which its name ends or begins with; empty for a plain number."""
+    last = key.rpartition("_")[2]
+    if "_pj_per_" in key:
+        return "pJ"
+    if last in _UNITS:
+        return _UNITS[last]
+    # us_per_rank
+    return _UNITS.get(key.partition("_")[0], "")
+
+
+def bounds_text(value: dict[str, Any]) -> str:
+    """Return in words what a key of a schema may be."""
+    return " or ".join(_bounds_of(each) for each in choices_of(value))
+
+
+def _bounds_of(value: dict[str, Any]) -> str:
+    if "$ref" in value:
+        return "a group"
+    if "enum" in value:
+        return ", ".join(f"`{each}`" for each in value["enum"])
+    kind = value.get("type")
+    if kind == "array":
+        if "prefixItems" in value.get("items", {}):
+            return "list of pairs"
+        return f"list of {_plural(_bounds_of(value['items']))}"
+    if kind == "object":
+        inner = value.get("additionalProperties")
+        if isinstance(inner, dict) and "$ref" not in inner:
+            return f"mapping to {_bounds_of(inner)}"
+        return "mapping to groups"
+    if kind in ("number", "integer"):
+        return _number(value)
+    return {"boolean": "`true`, `false`", "string": "text"}[str(kind)]
+
+
+def _plural(text: str) -> str:
+    return "groups" if text == "a group" else text.replace("integer", "integers", 1)
+
+
+def _number(value: dict[str, Any]) -> str:
+    word = "integer" if value["type"] == "integer" else "number"
+    least = value.get("exclusiveMinimum", value.get("minimum"))
+    most = value.get("maximum")
+    if least is None:
+        return word
+    above = "exclusiveMinimum" in value or Fraction(least) == LEAST
+    text = f"{word} above 0" if above else f"{word} from {least:g}"
+    return text if most in (None, MOST) else f"{text} to {most:g}"
+
+
+def default_text(value: Any) -> str:
+    """Return a default as Markdown."""
+    if value in (None, [], {}, ""):
+        return "none"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"

@@ -34,6 +34,7 @@ from kernbench.op_log.run_energy import (
     power_over_time,
 )
 from kernbench.op_log.spans import Spans, build_spans, covered_ps, exposed_ps
+from kernbench.op_log.steady import steady_step_ps
 from kernbench.op_log.uncollected import uncollected
 
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "pace_of",
     "power_over_time",
     "rank_shares",
+    "steady_step_ps",
     "uncapped",
     "uncollected",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kernbench.accuracy.calibration import calibrate, constants_of, edited
+from kernbench.accuracy.calibration import calibrate, constants_of
 from kernbench.accuracy.calibration.rows import GemmRows
 from kernbench.accuracy.predictors.gemm import problem_of
 from kernbench.accuracy.rows.forms import Category
@@ -18,7 +18,7 @@ from kernbench.cli.commands.calibrate import CalibrateOptions
 from kernbench.cli.commands.calibrate import calibrate as calibrate_command
 from kernbench.dtypes import bfloat16
 from kernbench.errors import KernbenchError, UnknownNameError, UsageError
-from kernbench.hardware import load_machine, machine_text, parse_machine
+from kernbench.hardware import edited, load_machine, machine_text, parse_machine
 from kernbench.ops import GemmTile
 from kernbench.plans.problem import Problem
 from kernbench.plans.tiles import GemmTuner, tiles

@@ -3,7 +3,6 @@
 from kernbench.accuracy.calibration.calibrate import Calibration, Fitted, calibrate
 from kernbench.accuracy.calibration.constants import Constant, constants_of, number_at
 from kernbench.accuracy.calibration.least_squares import Array, solve
-from kernbench.accuracy.calibration.machine_text import edited
 from kernbench.accuracy.calibration.rows import Measuring, RowModel
 
 __all__ = [
@@ -15,7 +14,6 @@ __all__ = [
     "RowModel",
     "calibrate",
     "constants_of",
-    "edited",
     "number_at",
     "solve",
 ]

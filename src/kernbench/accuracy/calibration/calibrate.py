@@ -11,12 +11,11 @@ import numpy as np
 
 from kernbench.accuracy.calibration.constants import Constant, constants_of, number_at
 from kernbench.accuracy.calibration.least_squares import solve
-from kernbench.accuracy.calibration.machine_text import edited
 from kernbench.accuracy.calibration.rows import Array, Modeled, RowModel
 from kernbench.accuracy.rows import Category, Row, part_of
 from kernbench.accuracy.score import Errors, errors_of
 from kernbench.errors import UnknownNameError, UsageError, nearest
-from kernbench.hardware import machine_text, parse_machine
+from kernbench.hardware import edited, machine_text, parse_machine
 from kernbench.inputs import parse_yaml
 
 _SCALE = 0.05

@@ -1,17 +1,23 @@
-"""``kernbench machine``: which machines there are, every number of one, and the keys of a file."""
+"""``kernbench machine``: which machines there are, every number of one, and files of one's own."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from pathlib import Path
+from textwrap import shorten
+from typing import Annotated, Any
 
 import typer
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import KernbenchError, UsageError
 
 PLACE = 60
+_MOST_OF_SOURCE = 72
+"""Characters of a source that ``show`` prints; the file has all."""
 app = typer.Typer(
-    name="machine", help="Show the machines that ship with kernbench.", no_args_is_help=True
+    name="machine",
+    help="Show machines, and write files for those of your own.",
+    no_args_is_help=True,
 )
 
 
@@ -23,10 +29,54 @@ def _list_machines() -> None:
 
 @app.command("show")
 def _show_machine(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="As --machine takes it.")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME|FILE", help="As --machine takes it.")
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="A run of --save: how much it used of each part."),
+    ] = None,
 ) -> None:
-    """Show a machine: its peak rates, then every number of its description."""
-    raise typer.Exit(show_machine(name))
+    """Show a machine: a picture of its parts and links, then every number of its description.
+
+    kernbench machine show h100-sxm:2x8; kernbench machine show --run mlp.run
+    """
+    raise typer.Exit(show_machine(name, run))
+
+
+@app.command("new")
+def _new_machine(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the machine is called.")],
+    like: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="The machine whose numbers it begins with.")
+    ] = "ahbm",
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="NAME.yaml, if not given.")
+    ] = None,
+) -> None:
+    """Write a machine file with every key, its meaning, unit, bounds and default as comments.
+
+    kernbench machine new mychip --like h100-sxm; kernbench machine set mychip.yaml
+    sip.cube.hbm_bandwidth_gbps=4000
+    """
+    new_machine(name, like, output)
+
+
+@app.command("set")
+def _set_keys(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A machine file.")],
+    settings: Annotated[
+        list[str], typer.Argument(metavar="KEY=VALUE...", help="As --set takes them.")
+    ],
+    source: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Where the values come from, for sources.")
+    ] = None,
+) -> None:
+    """Change keys in a machine file; comments, order and layout stay.
+
+    kernbench machine set mychip.yaml sip.clock_ghz=1.2x sip.power.cap_w=500 --source "data sheet"
+    """
+    change_file(file, settings, source)
 
 
 @app.command("check")
@@ -72,15 +122,96 @@ def _sips(*counts: int) -> str:
     return f"{', '.join(map(str, counts))} {'SIP' if counts == (1,) else 'SIPs'}"
 
 
-def show_machine(name: str) -> int:
-    """Print one machine and return the exit status."""
+def new_machine(name: str, like: str, output: str | None) -> None:
+    """Write a machine file to fill in, and print what to do with it.
+
+    Raises:
+        KernbenchError: There is such a file or preset already, or no machine ``like``.
+    """
+    from kernbench.hardware import known_machines, machine_template
+    from kernbench.outputs import write_text
+
+    path = Path(output or f"{name}.yaml")
+    if name in known_machines():
+        raise UsageError(f"{name} ships with kernbench; take another name")
+    if path.exists():
+        raise UsageError(f"{path} is there already; remove it, or give another with --output")
+    text = machine_template(name, like)
+    write_text(path, text)
+    print(
+        f"wrote {path}: the numbers of {like}, assumed for {name}; change them with an editor or\n"
+        f"  kernbench machine set {path} KEY=VALUE\n"
+        f"  kernbench machine check {path}\n"
+        f"  kernbench calibrate {path} ROWS.csv   (rows of device {name})"
+    )
+
+
+def change_file(file: str, settings: list[str], source: str | None) -> None:
+    """Write a machine file with other values, and print them.
+
+    Raises:
+        KernbenchError: It is no machine file, there is no such key, or a value is impossible.
+    """
+    from kernbench.hardware import (
+        edited,
+        known_machines,
+        leaves,
+        load_machine,
+        machine_text,
+        parse_machine,
+        set_keys,
+        source_of,
+    )
+    from kernbench.inputs import parse_yaml
+    from kernbench.outputs import write_text
+
+    if file in known_machines():
+        raise UsageError(
+            f"{file} ships with kernbench; kernbench machine new NAME --like {file} writes a file "
+            "that can be changed"
+        )
+    text, origin = machine_text(file)
+    machine = load_machine(file)
+    known = dict(leaves(machine.spec.model_dump()))
+    values: dict[str, Any] = {}
+    # What the file leaves out may be added with its group, or to a mapping: it is checked below.
+    new = [each for each in settings if each.partition("=")[0].strip() not in known]
+    for pair in new:
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or not key or "->" in key:
+            raise UsageError(f"must be KEY=VALUE with a key of the file, but got {pair!r}")
+        values[key] = parse_yaml(value, key)
+    _, changes = set_keys(machine, [each for each in settings if each not in new])
+    values |= {each.key: each.value for each in changes}
+    sources = {key: source for key in values if source is not None}
+    text = edited(text, values, sources, origin)
+    parse_machine(text, origin)
+    write_text(file, text)
+    for key, value in values.items():
+        said = source_of(machine.spec, key)
+        stale = said is not None and source is None and not said.startswith("assumed")
+        was = f"was {known[key]}" if key in known else "new"
+        print(f"{key} = {value} ({was})" + (f"; sources still says: {said}" if stale else ""))
+
+
+def show_machine(name: str | None, run: str | None = None) -> int:
+    """Print a machine, perhaps with the load of its parts in a run; return the exit status."""
     import yaml
 
+    from kernbench.cli.machine_picture import load_of, machine_picture
     from kernbench.hardware import fitted_constants, load_machine
     from kernbench.report import format_amount, peaks_of
+    from kernbench.saved import load_run
 
+    load = None
     try:
-        machine = load_machine(name)
+        if run is not None:
+            saved = load_run(run)
+            machine, load = saved.machine, load_of(saved)
+        elif name is None:
+            raise UsageError("name a machine, or a run with --run")
+        if name is not None:
+            machine = load_machine(name)
     except KernbenchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -89,10 +220,18 @@ def show_machine(name: str) -> int:
     print(f"#   {format_amount(peaks.flops_per_ns * 1e9, 'FLOP/s')} at most in GEMM")
     print(f"#   {format_amount(peaks.hbm_bytes_per_ns * 1e9, 'B/s')} HBM")
     print(f"#   {machine.sip.hbm_bytes / 2**30:.0f} GiB HBM, {machine.sip.num_pes} PEs")
+    for line in machine_picture(machine, load):
+        print(f"#{line}")
+    if name is None:
+        return 0
     fitted = fitted_constants(machine.spec)
     if fitted:
         print(f"#   {len(fitted)} numbers were fitted to measurements; sources says to which")
     described = machine.spec.model_dump(mode="json", exclude_defaults=True)
+    described["sources"] = {
+        key: shorten(said, _MOST_OF_SOURCE, placeholder=" [...]")
+        for key, said in machine.spec.sources.items()
+    }
     print(yaml.safe_dump(described, sort_keys=False, default_flow_style=None, width=100), end="")
     return 0
 

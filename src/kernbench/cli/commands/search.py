@@ -1,4 +1,4 @@
-"""``kernbench search``: parameters of a bench that take least time, memory, money or energy."""
+"""``kernbench search``: parameters of a program that take least time, memory, money or energy."""
 
 from __future__ import annotations
 
@@ -27,20 +27,23 @@ _MOST_SHOWN = 20
 class SearchOptions:
     """What ``kernbench search`` was given."""
 
-    program: Annotated[str, typer.Argument(metavar="BENCH", help="A bench, as of kernbench run.")]
+    program: Annotated[str, typer.Argument(metavar="FILE", help="What kernbench run takes.")]
+    args: given.ArgsOfAll = None
     space: Annotated[
         list[str] | None,
         typer.Option(
             "--space",
             "-s",
             metavar="NAME=A,B,C|LOW..HIGH[:STEP|:log]",
-            help="What may vary: a parameter, machine, ranks, or a key of the machine with dots.",
+            help="What may vary: a parameter or option of the program, machine, ranks, nnodes, "
+            "env.NAME, or a key of the machine with dots.",
         ),
     ] = None
+    arg: given.ArgOfAll = None
     minimize: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="time|memory|cost|energy", help="The goal, or several [default: time]."
+            metavar="time|step|memory|cost|energy", help="The goal, or several [default: time]."
         ),
     ] = None
     trials: Annotated[int, typer.Option(min=1, help="How many points are tried in all.")] = 30
@@ -55,6 +58,7 @@ class SearchOptions:
     machine: given.MachineOfAll = None
     ranks: given.Ranks = None
     data: given.Data = True
+    fold: given.FoldOfAll = False
     seed: Annotated[int, typer.Option(help="Seed of the proposals.")] = 0
     output: given.ResultsFolder = None
     plot: Annotated[
@@ -71,7 +75,11 @@ class SearchOptions:
 
 @options_command(app, "search", cls=given.AxesCommand)
 def _search(context: typer.Context, options: SearchOptions) -> int:
-    """Look for the parameters of a bench that take least time, device memory, money or energy.
+    """Look for the parameters of a program that take least time, device memory, money or energy.
+
+    kernbench search gemm --space block_m=32,64,128 --space block_n=32..256:32 --trials 20
+
+    kernbench search train.py --space micro_batch=1..16:log --minimize step --no-data -- --steps 3
 
     Optuna proposes points; they are run and kept as those of a sweep, and the same command goes on
     where it was ended. With several goals, all points are shown that no other beats in each. Needs
@@ -83,39 +91,50 @@ def _search(context: typer.Context, options: SearchOptions) -> int:
 def _start(options: SearchOptions) -> int:
     from kernbench.cli.sweeps.engines import engine
     from kernbench.cli.sweeps.plot import format_of_plot
-    from kernbench.cli.sweeps.points import Settings, SweptBench
+    from kernbench.cli.sweeps.points import Settings, swept
     from kernbench.cli.sweeps.running import Limits, Progress
     from kernbench.cli.sweeps.searching import Search, parse_space
     from kernbench.cli.sweeps.store import ResultFolder
     from kernbench.cli.sweeps.study import parse_memory, parse_pairs, split_values
 
-    axes = parse_space(options.space or (), split_values)
+    forced = parse_space(options.arg, split_values, "--arg") if options.arg else []
+    axes = [
+        *forced,
+        *(parse_space(options.space or (), split_values) if options.space or not forced else []),
+    ]
     fixed = parse_pairs(options.param or (), "--param")
     goals = _goals(options)
     limits = Limits(timeout_s=options.timeout, memory_mb=parse_memory(options.memory))
     if options.plot is not None:
         format_of_plot(Path(options.plot))
-    settings = Settings(machine=options.machine, ranks=options.ranks, data=options.data)
-    bench = SweptBench(options.program, settings)
+    settings = Settings(
+        machine=options.machine,
+        ranks=options.ranks,
+        data=options.data,
+        args=tuple(options.args or ()),
+        forced=frozenset(axis.name for axis in forced),
+        fold=options.fold,
+    )
+    bench = swept(options.program, settings)
     bench.check_names([*fixed, *(axis.name for axis in axes)])
     for axis in axes:
         if axis.name in fixed:
             raise UsageError(f"{axis.name} has a space and a fixed value; give one of them")
     named = [axis.values for axis in axes if axis.name == "machine"]
-    goals.check(named[0] if named else [options.machine or bench.bench.machine])
+    goals.check(named[0] if named else [options.machine or bench.machine])
     store = ResultFolder(Path(options.output or f"sweeps/{bench.name}"), bench.path.name)
-    search = Search(store.folder, axes, goals, options.seed)
-    state = Progress(total=options.trials, kept=search.told)
+    search = Search(store.folder, axes, goals, options.seed, options.trials)
+    trials = min(options.trials, search.size or options.trials)
+    state = Progress(total=trials, kept=search.told)
     try:
         with (
             engine(options.engine, options.workers) as found,
             progress(state.describe, state.share),
         ):
-            search.run(options.trials, bench, fixed, store, found, limits, state)
+            search.run(trials, bench, fixed, store, found, limits, state)
     except KeyboardInterrupt as error:
         error.add_note(
-            f"{search.told} of {options.trials} trials are kept in {store.folder}; the same "
-            "command goes on"
+            f"{search.told} of {trials} trials are kept in {store.folder}; the same command goes on"
         )
         raise
     return _show(options, search, goals, store.folder)
@@ -164,7 +183,9 @@ def _show(options: SearchOptions, search: Search, goals: Goals, folder: Path) ->
     told = search.told
     failed = f", {told - len(tried)} failed" if told > len(tried) else ""
     what = "the best" if len(goals.names) == 1 else "no other beats these in every goal"
-    print(f"\n{what}, of {told} trials{failed}; kept in {folder}")
+    trials = f"{told} trial{'s' if told > 1 else ''}"
+    whole = ", which are all points" if told == search.size and told > 1 else ""
+    print(f"\n{what}, of {trials}{whole}{failed}; kept in {folder}")
     return DONE
 
 
@@ -172,7 +193,7 @@ def _shown(goal: str, value: float) -> str:
     from kernbench.analysis import format_joules
     from kernbench.report import format_amount, format_ns
 
-    if goal == "time":
+    if goal in ("time", "step"):
         return format_ns(value)
     if goal == "energy":
         return format_joules(value)

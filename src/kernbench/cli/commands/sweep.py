@@ -33,17 +33,23 @@ class SweepOptions:
     """What ``kernbench sweep`` was given."""
 
     program: Annotated[
-        str, typer.Argument(metavar="BENCH|STUDY", help="A bench, or a study: a YAML file.")
+        str,
+        typer.Argument(
+            metavar="FILE|STUDY", help="What kernbench run takes, or a study: a YAML file."
+        ),
     ]
+    args: given.ArgsOfAll = None
     grid: Annotated[
         list[str] | None,
         typer.Option(
             "--grid",
             "-g",
             metavar="NAME=VALUE,...",
-            help="An axis: a parameter, machine, ranks, or a key of the machine with dots.",
+            help="An axis: a parameter or option of the program, machine, ranks, nnodes, "
+            "env.NAME, or a key of the machine with dots.",
         ),
     ] = None
+    arg: given.ArgOfAll = None
     param: given.ParamOfAll = None
     set: Annotated[
         list[str] | None,
@@ -51,6 +57,8 @@ class SweepOptions:
     ] = None
     machine: given.MachineOfAll = None
     ranks: given.Ranks = None
+    fold: given.FoldOfAll = False
+    tokens: given.TokensOfAll = None
     data: Annotated[
         bool | None, typer.Option("--data/--no-data", help="Compute numbers, or time only.")
     ] = None
@@ -88,7 +96,12 @@ class SweepOptions:
 
 @options_command(app, "sweep", cls=given.AxesCommand)
 def _sweep(context: typer.Context, options: SweepOptions) -> int:
-    """Run a bench at every point of a grid, and show what came of it.
+    """Run a program at every point of a grid, and show what came of it.
+
+    kernbench sweep gemm --grid m=1024,2048 --grid sip.cube.hbm_bandwidth_gbps=2000,4000
+
+    kernbench sweep train.py --arg hidden=1024,2048 --grid ranks=1,2,4 --machine h100-sxm --no-data
+    -- --steps 3
 
     Each result is kept in DIR as soon as it is there; the same command goes on where it, or another
     one, was ended. A point is known by its program, parameters, machine and versions. A point that
@@ -103,11 +116,11 @@ def run_sweep(options: SweepOptions) -> int:
 
 
 def _start(options: SweepOptions) -> int:
-    from kernbench.cli.sweeps.points import SweptBench
+    from kernbench.cli.sweeps.points import swept
     from kernbench.cli.sweeps.running import Limits
     from kernbench.cli.sweeps.store import ResultFolder
     from kernbench.cli.sweeps.study import is_study, named, parse_shard
-    from kernbench.cli.sweeps.table import check_table
+    from kernbench.cli.sweeps.table import check_table, say_what_is_long, tokens_of
 
     study = _study(options)
     part, parts = parse_shard(options.shard)
@@ -118,8 +131,10 @@ def _start(options: SweepOptions) -> int:
 
         format_of_plot(Path(options.plot))
     with named(Path(options.program)) if is_study(options.program) else nullcontext():
-        program = SweptBench(study.program, study.settings)
+        program = swept(study.program, study.settings)
         points = study.points(program)[part::parts]
+    tokens = {each.key: tokens_of(options.tokens, each, program) for each in points}
+    say_what_is_long(points, study.settings)
     folder = Path(options.output or f"sweeps/{program.name}")
     store = ResultFolder(folder, program.path.name)
     limits = Limits(timeout_s=study.timeout_s, memory_mb=study.memory_mb)
@@ -127,7 +142,7 @@ def _start(options: SweepOptions) -> int:
     wanted = [each for each in points if _is_wanted(rows.get(each.key), limits, options)]
     again = frozenset(rows.keys() & {each.key for each in wanted})
     ran = _run(wanted, again, len(points), store, limits, options)
-    return _show(options, study, points, store, ran)
+    return _show(options, study, points, store, ran, tokens)
 
 
 def _study(options: SweepOptions) -> Study:
@@ -145,19 +160,23 @@ def _study(options: SweepOptions) -> Study:
 
     path = Path(options.program)
     study = load_study(path) if is_study(options.program) else Study(program=options.program)
-    settings = {
+    settings: dict[str, Any] = {
         "machine": options.machine,
         "ranks": options.ranks,
+        "fold": options.fold or None,
+        "args": options.args,
         "data": options.data,
         "seed": options.seed,
     }
+    asked = parse_axes(options.arg or (), "--arg")
+    settings["forced"] = frozenset(asked) or None
     changes = {**study.settings.changes, **parse_pairs(options.set or (), "--set")}
     said: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     study = replace(study, settings=replace(study.settings, changes=changes, **said))
     return extended(
         study,
         fixed=parse_pairs(options.param or (), "--param"),
-        axes=parse_axes(options.grid or ()),
+        axes={**asked, **parse_axes(options.grid or ())},
         timeout_s=options.timeout,
         memory_mb=parse_memory(options.memory),
     )
@@ -203,13 +222,18 @@ def _run(
 
 
 def _show(
-    options: SweepOptions, study: Study, points: Sequence[Point], store: ResultFolder, ran: Progress
+    options: SweepOptions,
+    study: Study,
+    points: Sequence[Point],
+    store: ResultFolder,
+    ran: Progress,
+    tokens: Mapping[str, int | None],
 ) -> int:
     from kernbench.cli.sweeps.plot import write_plot
     from kernbench.cli.sweeps.table import flat, show, write_table
 
     kept = store.rows(points)
-    rows = [flat(each, kept.get(each.key)) for each in points]
+    rows = [flat(each, kept.get(each.key), tokens[each.key]) for each in points]
     if not rows:
         raise UsageError(f"--shard {options.shard}: there are fewer points than shards")
     table = options.table or str(store.folder / _DEFAULT_TABLE)

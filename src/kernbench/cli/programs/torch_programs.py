@@ -159,7 +159,7 @@ def _run(
     code = compile_program(path, "torchrun")
     args = options.args or []
     say_whose_options(path, args, options.own_options)
-    _import_bridge()
+    import_bridge()
     check_private(options.private or (), path.parent)
     log_dir = _log_dir(options)
 
@@ -227,7 +227,7 @@ def _log_dir(options: TorchrunOptions) -> Path | None:
     return Path(options.log_dir)
 
 
-def _import_bridge() -> None:
+def import_bridge() -> None:
     """Import PyTorch, and freeze its half a million objects for the garbage collector."""
     from kernbench.torch_bridge import importing_torch
 

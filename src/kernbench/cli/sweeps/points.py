@@ -9,14 +9,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from kernbench.cli.options import DEFAULT_MACHINE
 from kernbench.cli.programs.bench_file import Bench, load_bench
+from kernbench.cli.programs.kinds import Kind, kind_of
 from kernbench.cli.programs.parameters import parameters_of, parse_parameters
+from kernbench.cli.programs.scripts import find_script
+from kernbench.cli.sweeps.program_options import ENVIRONMENT, ProgramOption, options_of, spelled
 from kernbench.cli.sweeps.sources import digest, imports_torch, program_digest, versions
 from kernbench.errors import UnknownNameError, UsageError, nearest
-from kernbench.hardware import changed_machine, load_machine, ranks_of, set_keys
+from kernbench.hardware import changed_machine, load_machine, nodes_of, ranks_of, set_keys
 
 RUN_AXES = ("machine", "ranks")
 """Axes that are no parameters of the program: what ``--machine`` and ``--ranks`` are to a run."""
+_NODES = "nnodes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,19 +52,27 @@ class Settings:
     tf32: str = "round"
     changes: Mapping[str, str] = field(default_factory=dict)
     """Keys of the machine that are changed, by dotted path."""
+    args: Sequence[str] = ()
+    """What a program is given at all points."""
+    forced: frozenset[str] = frozenset()
+    """Names that are options of a program, whatever its text says."""
+    fold: bool = False
+    """Whether a PyTorch program's ranks are folded."""
 
 
-class SweptBench:
-    """A bench whose runs are points."""
+class SweptProgram:
+    """A program whose runs are points."""
 
-    def __init__(self, given: str, settings: Settings) -> None:
-        self.bench: Bench = load_bench(given)
-        self.path: Path = self.bench.path
-        self.settings = settings
-        self.known = parameters_of(self.bench.run)
+    axes: tuple[str, ...] = RUN_AXES
+    """What runs of its kind have besides its own parameters."""
+    kind = Kind.BENCH
+
+    def __init__(self, path: Path, name: str, machine: str, settings: Settings) -> None:
+        self.path, self.name, self.machine, self.settings = path, name, machine, settings
         self._digest = program_digest(self.path)
         self._versions = versions(imports_torch(self.path))
         self._common = {
+            "kind": self.kind.name,
             "program": str(self.path),
             "digest": self._digest,
             "versions": self._versions,
@@ -69,17 +82,144 @@ class SweptBench:
             "folder": str(Path.cwd()),
         }
 
-    @property
-    def name(self) -> str:
-        """How errors and folders call it."""
-        return self.bench.name
-
     def check_names(self, names: Iterable[str]) -> None:
         """Refuse axes that are neither parameters nor settings of a run.
 
         Raises:
             UnknownNameError: One is unknown.
         """
+        raise NotImplementedError
+
+    def point(self, values: Mapping[str, str]) -> Point:
+        """Return the point with these values; the parameters left out have their defaults.
+
+        Raises:
+            UnknownNameError: There is no such parameter or machine.
+            UsageError: A value is not of its parameter's type, or one is missing.
+            MachineError: A machine, or a change of one, is impossible.
+        """
+        raise NotImplementedError
+
+    def _point(
+        self,
+        values: Mapping[str, str],
+        machine: str,
+        ours: Mapping[str, str],
+        ranks: int | None,
+        known_by: Mapping[str, Any],
+        job: Mapping[str, Any],
+    ) -> Point:
+        """Return a point; ``ours`` are keys of the machine, ``ranks`` what it must have room for.
+
+        ``known_by`` is what else its result depends on, ``job`` what else a worker is told.
+        """
+        settings = self.settings
+        changes = {**settings.changes, **ours}
+        known_by = {
+            "program": self._digest,
+            "machine": _machine_digest(machine, tuple(changes.items()), ranks),
+            "data": settings.data,
+            "seed": settings.seed,
+            "tf32": settings.tf32,
+            "versions": self._versions,
+            **known_by,
+        }
+        key = digest(json.dumps(known_by, sort_keys=True, default=repr).encode())[:32]
+        told = {**self._common, "machine": machine, "changes": changes, "room": ranks, **job}
+        return Point(key=key, values=dict(values), job=told)
+
+
+def swept(given: str, settings: Settings) -> SweptProgram:
+    """Return a bench, a script or a PyTorch program as what its runs are points of.
+
+    Raises:
+        KernbenchError: There is no such file or name, or it is none that can run.
+    """
+    kind = kind_of(given)
+    if kind is Kind.BENCH:
+        return SweptBench(given, settings)
+    return SweptFile(given, kind, settings)
+
+
+class SweptFile(SweptProgram):
+    """A PyTorch program, or a script: its parameters are the options of its command line."""
+
+    def __init__(self, given: str, kind: Kind, settings: Settings) -> None:
+        path = find_script(given)
+        self.kind = kind
+        self.axes = (*RUN_AXES, _NODES) if kind is Kind.PYTORCH else RUN_AXES[:1]
+        super().__init__(path, path.stem, settings.machine or DEFAULT_MACHINE, settings)
+        self.options: Mapping[str, ProgramOption] = options_of(path)
+
+    def check_names(self, names: Iterable[str]) -> None:
+        known = [*self.axes, *self.options]
+        for name in names:
+            is_ours = name in self.axes or "." in name or name in self.settings.forced
+            if not is_ours and self.options and name not in self.options:
+                raise UnknownNameError(
+                    f"{self.path.name} has no option --{name} that can be seen, and runs have no "
+                    f"such axis ({', '.join(self.axes)}, a machine's key with dots, or "
+                    f"{ENVIRONMENT}NAME for the environment): {nearest(name, known)}; "
+                    f"--arg {name}=VALUE,... gives it one all the same"
+                )
+
+    def point(self, values: Mapping[str, str]) -> Point:
+        self.check_names(values)
+        settings, given = self.settings, dict(values)
+        environment = {
+            name.removeprefix(ENVIRONMENT): given.pop(name)
+            for name in values
+            if name.startswith(ENVIRONMENT)
+        }
+        machine = given.pop("machine", None) or self.machine
+        asked = _ranks(given.pop("ranks", None), settings.ranks, "ranks")
+        nodes = _ranks(given.pop(_NODES, None), None, _NODES)
+        forced = settings.forced
+        ours = {name: given.pop(name) for name in values if "." in name and name in given
+                and name not in forced}  # fmt: skip
+        args = [*settings.args, *spelled(given, self.options)]
+        num_nodes, per_node = _divided(machine, asked or ranks_of(machine), nodes)
+        ranks = num_nodes * per_node
+        known_by = {
+            "args": args, "environment": environment, "ranks": [num_nodes, per_node],
+            "fold": settings.fold, "kind": self.kind.name,
+        }  # fmt: skip
+        job = {
+            "args": args, "environment": environment, "ranks": ranks, "nodes": num_nodes,
+            "per_node": per_node, "fold": settings.fold,
+        }  # fmt: skip
+        # A single process may start ranks itself, on as many devices as the machine has.
+        room = ranks if num_nodes == 1 and ranks > 1 else None
+        if num_nodes > 1:
+            machine = nodes_of(machine, num_nodes, f"{num_nodes} nodes")
+        return self._point(values, machine, ours, room, known_by, job)
+
+
+def _divided(machine: str, ranks: int, nodes: int | None) -> tuple[int, int]:
+    """Return over how many nodes ranks go, and how many are on each.
+
+    Raises:
+        UsageError: They do not fill the nodes.
+    """
+    if nodes is None:
+        links = load_machine(machine).spec.links
+        outer = None if links is None else links.scale_out
+        nodes = 1 if outer is None else -(-ranks // outer.host_size)
+    if ranks % nodes:
+        raise UsageError(f"{ranks} ranks do not fill {nodes} nodes")
+    return nodes, ranks // nodes
+
+
+class SweptBench(SweptProgram):
+    """A bench whose runs are points."""
+
+    def __init__(self, given: str, settings: Settings) -> None:
+        self.bench: Bench = load_bench(given)
+        self.known = parameters_of(self.bench.run)
+        machine = settings.machine or self.bench.machine
+        super().__init__(self.bench.path, self.bench.name, machine, settings)
+
+    def check_names(self, names: Iterable[str]) -> None:
         known = [*RUN_AXES, *(each.name for each in self.known)]
         for name in names:
             if name not in known and "." not in name:
@@ -90,43 +230,19 @@ class SweptBench:
                 )
 
     def point(self, values: Mapping[str, str]) -> Point:
-        """Return the point with these values; the parameters left out have their defaults.
-
-        Raises:
-            UnknownNameError: There is no such parameter or machine.
-            UsageError: A value is not of its parameter's type, or one is missing.
-            MachineError: A machine, or a change of one, is impossible.
-        """
         self.check_names(values)
         ours = {name: values[name] for name in values if name in RUN_AXES or "." in name}
         texts = [f"{name}={value}" for name, value in values.items() if name not in ours]
         params = parse_parameters(texts, self.known, self.name)
         defaults = {each.name: each.default for each in self.known if not each.is_required}
-        settings = self.settings
-        asked = _ranks(ours.pop("ranks", None), settings.ranks or self.bench.ranks)
-        machine = ours.pop("machine", None) or settings.machine or self.bench.machine
+        default = self.settings.ranks or self.bench.ranks
+        asked = _ranks(ours.pop("ranks", None), default, "ranks")
+        machine = ours.pop("machine", None) or self.machine
         ranks = asked or ranks_of(machine)
-        changes = {**settings.changes, **ours}
-        known_by = {
-            "program": self._digest,
-            "params": {**defaults, **params},
-            "machine": _machine_digest(machine, tuple(changes.items()), asked),
-            "ranks": ranks,
-            "data": settings.data,
-            "seed": settings.seed,
-            "tf32": settings.tf32,
-            "versions": self._versions,
-        }
-        key = digest(json.dumps(known_by, sort_keys=True, default=repr).encode())[:32]
-        job = {
-            **self._common,
-            "params": texts,
-            "machine": machine,
-            "changes": changes,
-            "room": asked,
-            "ranks": ranks,
-        }
-        return Point(key=key, values=dict(values), job=job)
+        known_by = {"params": {**defaults, **params}, "ranks": ranks}
+        return self._point(
+            values, machine, ours, asked, known_by, {"params": texts, "ranks": ranks}
+        )
 
 
 def distinct(points: Iterable[Point]) -> list[Point]:
@@ -134,11 +250,11 @@ def distinct(points: Iterable[Point]) -> list[Point]:
     return list({point.key: point for point in reversed(list(points))}.values())[::-1]
 
 
-def _ranks(text: str | None, otherwise: int | None) -> int | None:
+def _ranks(text: str | None, otherwise: int | None, name: str) -> int | None:
     if text is None:
         return otherwise
     if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"ranks must be a positive integer, but got {text!r}")
+        raise UsageError(f"{name} must be a positive integer, but got {text!r}")
     return int(text)
 
 

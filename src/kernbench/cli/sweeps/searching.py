@@ -5,11 +5,13 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from kernbench.cli.sweeps.engines import PointEngine
-from kernbench.cli.sweeps.points import Point, SweptBench
+from kernbench.cli.sweeps.points import Point, SweptProgram
 from kernbench.cli.sweeps.running import Limits, Progress, run_points
 from kernbench.cli.sweeps.store import ResultFolder
 from kernbench.errors import UnknownNameError, UsageError, nearest
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 GOALS = {
     "time": "time_ns",
+    "step": "step_ns",
     "memory": "device_memory_bytes",
     "cost": "cost_usd",
     "energy": "energy_j",
@@ -41,6 +44,15 @@ class SearchAxis:
     is_whole: bool = True
     is_log: bool = False
 
+    @property
+    def all(self) -> list[Any] | None:
+        """All values, as Optuna has them; None where they cannot be listed."""
+        if self.values:
+            return list(dict.fromkeys(self.values))
+        if not self.is_whole:
+            return None
+        return list(range(int(self.low), int(self.high) + 1, int(self.step or 1)))
+
     def suggested(self, trial: optuna.Trial) -> str:
         """Return the value that a trial tries."""
         if self.values:
@@ -53,7 +65,9 @@ class SearchAxis:
         return repr(found)
 
 
-def parse_space(given: Iterable[str], split: Callable[[str], Iterable[str]]) -> list[SearchAxis]:
+def parse_space(
+    given: Iterable[str], split: Callable[[str], Iterable[str]], option: str = "--space"
+) -> list[SearchAxis]:
     """Return the axes of ``NAME=A,B,C``, ``NAME=LOW..HIGH``, ``...:STEP`` and ``...:log`` texts.
 
     Raises:
@@ -69,7 +83,7 @@ def parse_space(given: Iterable[str], split: Callable[[str], Iterable[str]]) -> 
         name = name if "." in name else name.replace("-", "_")
         if not equals or not name or not values.strip():
             raise UsageError(
-                f"--space must be NAME=A,B,C or NAME=LOW..HIGH[:STEP|:log], but got {text!r}"
+                f"{option} must be NAME=A,B,C or NAME=LOW..HIGH[:STEP|:log], but got {text!r}"
             )
         if name in axes:
             raise UsageError(f"the space has {name} twice")
@@ -148,9 +162,10 @@ class Goals:
         for name in self.names:
             value = figures.get(GOALS[name])
             if value is None:
-                raise UsageError(
-                    f"a point of an older search has no {name}; give another folder with --output"
-                )
+                why = f"a point of an older search has no {name}; give another folder with --output"
+                if name == "step":
+                    why = "the program names no steps: with optimizer.step, or PyTorch's profiler"
+                raise UsageError(why)
             found.append(float(value))
         return found
 
@@ -178,7 +193,9 @@ class _JournalLock:
 class Search:
     """A study of Optuna beside the results of its points; both go on where they were."""
 
-    def __init__(self, folder: Path, axes: Sequence[SearchAxis], goals: Goals, seed: int) -> None:
+    def __init__(
+        self, folder: Path, axes: Sequence[SearchAxis], goals: Goals, seed: int, trials: int
+    ) -> None:
         """Open the study in a folder of results.
 
         Raises:
@@ -192,6 +209,10 @@ class Search:
             raise UsageError('a search needs Optuna: pip install "kernbench[search]"') from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._axes, self._goals = axes, goals
+        values = {axis.name: axis.all for axis in axes}
+        grid = {name: each for name, each in values.items() if each is not None}
+        self.size = prod(map(len, grid.values())) if len(grid) == len(axes) else None
+        """How many points the space has; None where they cannot be counted."""
         journal = folder / _JOURNAL
         name = f"{','.join(goals.names)} over {'; '.join(map(repr, axes))}"
         self.study = optuna.create_study(
@@ -204,6 +225,10 @@ class Search:
             load_if_exists=True,
         )
         self._states = optuna.trial.TrialState
+        if self.size is not None and self.size <= trials:
+            # A space that is tried as a whole needs no proposals, which may come twice.
+            for point in product(*grid.values()):
+                self.study.enqueue_trial(dict(zip(grid, point, strict=True)), skip_if_exists=True)
         # Those that a killed search had begun are proposed again.
         for trial in self.study.get_trials(states=(self._states.RUNNING,)):
             self.study.tell(trial.number, state=self._states.FAIL)
@@ -218,7 +243,7 @@ class Search:
     def run(
         self,
         trials: int,
-        bench: SweptBench,
+        bench: SweptProgram,
         fixed: Mapping[str, str],
         store: ResultFolder,
         engine: PointEngine,

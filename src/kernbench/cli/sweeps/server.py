@@ -22,6 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kernbench.cli.programs.kinds import Kind
+
 _POLL_S = 0.02
 """How often memory is looked at, where it has a limit."""
 _MOST_OUTPUT = 4000
@@ -69,6 +71,8 @@ class _Found(NamedTuple):
 def _answer(job: Mapping[str, Any]) -> dict[str, Any]:
     if (why := _differs(job)) is not None:
         return {"refused": why}
+    if job.get("kind") == Kind.PYTORCH.name:
+        _import_torch()
     result, output = os.memfd_create("result"), os.memfd_create("output")
     try:
         sys.stdout.flush()
@@ -80,6 +84,17 @@ def _answer(job: Mapping[str, Any]) -> dict[str, Any]:
     finally:
         os.close(result)
         os.close(output)
+
+
+@cache
+def _import_torch() -> None:
+    """Import PyTorch and the bridge once; points that need them have them from then on."""
+    from kernbench.cli.programs.torch_programs import import_bridge
+    from kernbench.torch_bridge import check_torch
+
+    with contextlib.suppress(Exception):  # the point says what is wrong
+        check_torch()
+        import_bridge()
 
 
 def _differs(job: Mapping[str, Any]) -> str | None:
@@ -219,6 +234,8 @@ def run_point(job: Mapping[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {}
     try:
         os.chdir(job["folder"])
+        if job.get("kind", Kind.BENCH.name) != Kind.BENCH.name:
+            return _run_program(job)
         bench = load_bench(job["program"])
         params = parse_parameters(job["params"], parameters_of(bench.run), bench.name)
         answer = _report(_context(job), bench, params)
@@ -228,6 +245,56 @@ def run_point(job: Mapping[str, Any]) -> dict[str, Any]:
         answer = {"status": "failed", "error": text.removeprefix("error: ").strip()}
     answer["wall_s"] = round(time.perf_counter() - begun_s, 4)
     return answer
+
+
+def _run_program(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a PyTorch program or a script as its command does, and return its report."""
+    from kernbench.cli.programs.reporting import DONE
+    from kernbench.cli.programs.scripts import ScriptOptions, run_script
+    from kernbench.cli.programs.torch_programs import TorchrunOptions, torchrun
+
+    os.environ.update(job["environment"])
+    # Not next to the program, and gone with this process.
+    report = os.memfd_create("report")
+    common: dict[str, Any] = {
+        "program": job["program"],
+        "args": list(job["args"]),
+        "machine": job["machine"],
+        "settings": [f"{key}={value}" for key, value in job["changes"].items()],
+        "data": job["data"],
+        "json": f"/proc/self/fd/{report}",
+    }
+    begun_s = time.perf_counter()
+    said = io.StringIO()
+    with contextlib.redirect_stderr(_Twice(sys.stderr, said)):
+        if job["kind"] == Kind.SCRIPT.name:
+            status = run_script(ScriptOptions(**common, seed=job["seed"], tf32=job["tf32"]))
+        else:
+            common |= {"nproc_per_node": str(job["per_node"]), "nnodes": str(job["nodes"])}
+            status = torchrun(TorchrunOptions(**common, fold=job["fold"]))
+    answer = {"status": "done", "wall_s": round(time.perf_counter() - begun_s, 4)}
+    if status == DONE:
+        found = json.loads(_text(report))
+        return {**answer, "report": found, "device_memory_bytes": found["device_memory_bytes"]}
+    _, _, error = said.getvalue().rpartition("error: ")
+    text = error.strip() or f"it has ended with status {status}"
+    return {**answer, "status": "failed", "error": text}
+
+
+class _Twice(io.TextIOBase):
+    """Text that goes to two files."""
+
+    def __init__(self, *files: Any) -> None:
+        self._files = files
+
+    def write(self, text: str) -> int:
+        for each in self._files:
+            each.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        for each in self._files:
+            each.flush()
 
 
 def _context(job: Mapping[str, Any]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kernbench.cli.sweeps.points import Point, Settings, SweptBench, distinct
+from kernbench.cli.sweeps.points import Point, Settings, SweptProgram, distinct
 from kernbench.errors import MachineError, UnknownNameError, UsageError
 from kernbench.inputs import MOST_YAML_BYTES, parse_yaml, read_text
 
@@ -46,7 +46,7 @@ class Study:
         """What varies, in order."""
         return list(dict.fromkeys([*self.axes, *(name for each in self.chosen for name in each)]))
 
-    def points(self, program: SweptBench) -> list[Point]:
+    def points(self, program: SweptProgram) -> list[Point]:
         """Return all points, each once.
 
         Raises:
@@ -72,7 +72,7 @@ class Study:
         return distinct(map(program.point, self.values()))
 
 
-def parse_axes(given: Iterable[str]) -> dict[str, list[str]]:
+def parse_axes(given: Iterable[str], option: str = "--grid") -> dict[str, list[str]]:
     """Return the values of each axis of ``NAME=VALUE,...`` texts.
 
     Commas inside brackets do not separate values.
@@ -88,7 +88,7 @@ def parse_axes(given: Iterable[str]) -> dict[str, list[str]]:
         name, equals, values = text.partition("=")
         name = _name(name)
         if not equals or not name:
-            raise UsageError(f"--grid must be NAME=VALUE,VALUE,..., but got {text!r}")
+            raise UsageError(f"{option} must be NAME=VALUE,VALUE,..., but got {text!r}")
         if name in axes:
             raise UsageError(f"the grid has the axis {name} twice")
         axes[name] = list(split_values(values))

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernbench.cli.sweeps.points import Point
+from kernbench.cli.sweeps.points import Point, Settings, SweptProgram
 from kernbench.errors import UsageError
 from kernbench.outputs import whole_file
 
 _MOST_SHOWN = 40
 _MOST_ERRORS = 5
+_LEAST_COLUMNS = 80
+"""Where more is shown than times."""
 _ENDINGS = (".parquet", ".csv")
 
 
@@ -52,6 +54,8 @@ def figures(answer: Mapping[str, Any]) -> dict[str, int | float]:
     more = {"energy_j": report["energy"]["energy_j"]} if "energy" in report else {}
     if "cost_usd" in report:
         more["cost_usd"] = report["cost_usd"]
+    if "step_ns" in report:
+        more["step_ns"] = report["step_ns"]
     return {
         "time_ns": report["time_ns"],
         **{name: max((each[name] for each in ranks), default=0) for name in most},
@@ -65,17 +69,67 @@ def figures(answer: Mapping[str, Any]) -> dict[str, int | float]:
     }
 
 
-def flat(point: Point, row: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a row of the table; a point without a result is pending."""
+def tokens_of(text: str | None, point: Point, program: SweptProgram) -> int | None:
+    """Return how many tokens a step of a point has, as ``--tokens`` says; None if it does not.
+
+    Raises:
+        UsageError: A factor is neither a number nor a value or a default of the program.
+    """
+    if text is None:
+        return None
+    given = dict(zip(program.settings.args, program.settings.args[1:], strict=False))
+    product = 1
+    for factor in map(str.strip, text.split("*")):
+        option = getattr(program, "options", {}).get(factor.replace("-", "_"))
+        otherwise = None if option is None else given.get(option.spelled, option.default)
+        value = str(point.values.get(factor.replace("-", "_"), otherwise))
+        found = factor if factor.isdecimal() else value
+        if factor == "ranks" and "ranks" not in point.values:
+            found = str(point.job["ranks"])
+        if not found.isdecimal():
+            raise UsageError(
+                f"--tokens {text}: {factor} must be a number, ranks, or an option of "
+                f"{program.path.name} with a whole number, but got {found}"
+            )
+        product *= int(found)
+    return product
+
+
+_MANY_RANKS = 32
+
+
+def say_what_is_long(points: Sequence[Point], settings: Settings) -> None:
+    """Propose ``--fold`` on stderr where points run many ranks, each by itself."""
+    import sys
+
+    most = max((each.job["ranks"] for each in points if each.job["kind"] == "PYTORCH"), default=0)
+    if most >= _MANY_RANKS and not settings.fold:
+        with_it = "--fold" if not settings.data else "--no-data --fold"
+        print(
+            f"note: points have up to {most} ranks, of which each is run; {with_it} runs one for "
+            "all that do the same",
+            file=sys.stderr,
+        )
+
+
+def flat(point: Point, row: Mapping[str, Any] | None, tokens: int | None = None) -> dict[str, Any]:
+    """Return a row of the table; a point without a result is pending.
+
+    ``tokens`` are those of a step, or of the run where no steps are known.
+    """
     base: dict[str, Any] = {"machine": point.job["machine"], "ranks": point.job["ranks"]}
     base.update(point.values)
     if row is None:
         return {**base, "status": "pending", "error": None, "key": point.key}
+    found = dict(row["figures"])
+    if tokens is not None and found:
+        whole_ns = found.get("step_ns") or found["time_ns"]
+        found["tokens_per_s"] = tokens / whole_ns * 1e9
     return {
         **base,
         "status": row["status"],
         "error": row["error"],
-        **row["figures"],
+        **found,
         **{name: row[name] for name in ("wall_s", "peak_mb", "key")},
     }
 
@@ -128,20 +182,33 @@ def show(rows: Sequence[Mapping[str, Any]], axes: Iterable[str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from kernbench.report import format_ns
+    from kernbench.report import format_amount, format_ns
 
     table = Table(box=None, pad_edge=False, header_style="")
     names = list(axes)
     for name in names:
         table.add_column(name, overflow="fold")
-    table.add_column("time", justify="right", no_wrap=True)
+    figures = {
+        "time_ns": ("time", format_ns),
+        "step_ns": ("step", format_ns),
+        "tokens_per_s": ("tokens/s", "{:,.0f}".format),
+        "device_memory_bytes": ("memory", lambda value: format_amount(value, "B")),
+        "cost_usd": ("USD", "{:.3g}".format),
+    }
+    console = Console(file=sys.stdout, highlight=False, markup=False)
+    had = {key for row in rows for key in figures if row.get(key) is not None}
+    had = had | {"time_ns"} if console.width >= _LEAST_COLUMNS else {"time_ns"}
+    figures = {key: figures[key] for key in figures if key in had}
+    for title, _ in figures.values():
+        table.add_column(title, justify="right", no_wrap=True)
     table.add_column("status", no_wrap=True)
     for row in rows[:_MOST_SHOWN]:
-        time_ns = row.get("time_ns")
         cells = [str(row.get(name, "-")) for name in names]
-        cells += ["-" if time_ns is None else format_ns(time_ns), row["status"]]
-        table.add_row(*cells)
-    Console(file=sys.stdout, highlight=False, markup=False).print(table)
+        for key, (_, shown) in figures.items():
+            value = row.get(key)
+            cells.append("-" if value is None else shown(value))
+        table.add_row(*cells, row["status"])
+    console.print(table)
     if len(rows) > _MOST_SHOWN:
         print(f"... and {len(rows) - _MOST_SHOWN} more")
     failed = [row for row in rows if row["error"]]

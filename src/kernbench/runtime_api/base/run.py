@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -86,6 +86,8 @@ class Run:
         is_ordered = Allowed.STREAM_RACES not in checks.allowed
         self.ordering = Ordering() if is_ordered and self.sanitizer is not None and data else None
         """The happens-before order, for the sanitizer."""
+        self.peaks: list[Callable[[], Mapping[int, int]]] = []
+        """What says the most bytes that tensors held at a time, by SIP, beside :attr:`devices`."""
         self.remarks: list[Callable[[], list[str]]] = [
             cache_remarks,
             lambda: [*described(self.machine), *self._deaths_to_come()],

@@ -443,6 +443,7 @@ def run_torchrun(
     """Run a program; see :func:`kernbench.torch_bridge.run_torchrun`."""
     session = Session(context.run)
     context.run.remarks.append(lambda: remarks_of(session))
+    context.run.peaks.append(session.memories.peaks)
     package = None if module is None else module.rpartition(".")[0]
     if module is not None and path.name == "__main__.py":
         package = module

@@ -67,6 +67,14 @@ class Memories(Generic[Owner]):
             found = self._devices[sip_id] = SharedDevice(capacity_bytes)
         return found
 
+    def peaks(self) -> dict[int, int]:
+        """Return the most bytes that tensors of processes held at a time, by SIP."""
+        found: dict[int, int] = {}
+        for (_, sip_id), allocator in self.allocators.items():
+            peak = allocator.amounts.allocated_bytes.peak_of_run
+            found[sip_id] = found.get(sip_id, 0) + peak
+        return found
+
     def settings_of(self, process: Owner) -> AllocatorSettings:
         """Return the settings of the calling process: at first those of its environment."""
         found = self.settings.get(process)

@@ -5,11 +5,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.accuracy.calibration import edited
 from kernbench.accuracy.calibration.constants import constants_of, number_at
 from kernbench.accuracy.rows.forms import Category
 from kernbench.errors import MachineError, UsageError
-from kernbench.hardware import known_machines, load_machine, machine_text, parse_machine
+from kernbench.hardware import edited, known_machines, load_machine, machine_text, parse_machine
 from validation.fits.transfer import transferred
 
 TEXT = """\
@@ -45,9 +44,39 @@ def test_a_number_reads_back_to_five_digits(number: float) -> None:
     assert isinstance(new["sip"]["clock_ghz"], int | float)
 
 
-@pytest.mark.parametrize("path", ["sip.cloc_ghz", "sip", "nowhere.at.all"])
-def test_a_number_that_is_not_there_is_named(path: str) -> None:
-    with pytest.raises(MachineError, match=f"mine.yaml: has no number at {path}"):
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["sip.clock_ghz", "sip.cache.mib", "sip.new", "sip.nested.y", "links", "h.a.b"]
+        ),
+        st.one_of(
+            st.floats(0.01, 1e6), st.text("ab: #'{", max_size=5), st.lists(st.integers(0, 9))
+        ),
+        min_size=1,
+    )
+)
+def test_what_is_added_or_changed_is_read_and_all_else_stays(values: dict[str, object]) -> None:
+    text = TEXT.replace("sources:", "  #cache:\n  #  mib: 3\n  #new: 3\n\n# Behind.\nsources:")
+    new = edited(text, values, {}, "mine.yaml")
+    expected = yaml.safe_load(text)
+    for path, value in values.items():
+        *groups, last = path.split(".")
+        group = expected
+        for each in groups:
+            group = group.setdefault(each, {})
+        group[last] = pytest.approx(value, rel=1e-4) if isinstance(value, float) else value
+    assert yaml.safe_load(new) == expected
+    kept = [line for line in text.splitlines() if line.startswith("#")]
+    assert [line for line in new.splitlines() if line.startswith("#")] == kept
+    assert ("#new" in new) != ("sip.new" in values)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("sip", "sip is a group"), ("name.at.all", "name is no group, so it has no key at")],
+)
+def test_a_path_that_leads_nowhere_is_named(path: str, message: str) -> None:
+    with pytest.raises(MachineError, match=f"mine.yaml: {message}"):
         edited(TEXT, {path: 1}, {}, "mine.yaml")
 
 
