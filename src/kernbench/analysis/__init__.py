@@ -37,14 +37,18 @@ from kernbench.analysis.program_lines import (
     print_program_lines,
     program_lines,
 )
+from kernbench.analysis.ranges import ALL, REST, STARTUP, RunPart, part_of
 from kernbench.analysis.tables import TableColumn, fitting_table
 from kernbench.analysis.why import Why, explain, print_why
 
 __all__ = [
+    "ALL",
     "COPY",
     "LINKS",
     "OF_HOST",
     "RANKS",
+    "REST",
+    "STARTUP",
     "WAIT",
     "Contribution",
     "Difference",
@@ -52,6 +56,7 @@ __all__ = [
     "LineDifference",
     "MemoryReport",
     "ProgramReport",
+    "RunPart",
     "Segment",
     "Spent",
     "TableColumn",
@@ -70,6 +75,7 @@ __all__ = [
     "memory_curve",
     "memory_use",
     "no_energy",
+    "part_of",
     "peak_line",
     "print_communication",
     "print_difference",

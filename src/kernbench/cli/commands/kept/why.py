@@ -77,8 +77,9 @@ def show_why(options: WhyOptions) -> int:
     from kernbench.saved import load_run
 
     run = load_run(options.run)
+    part = options.part(run.log, is_steady=not (options.energy or options.communication))
     if options.lines == OF_PROGRAM:
-        caused = program_lines(run.log, run.ranks)
+        caused = program_lines(run.log, run.ranks, part.window)
         show_or_write(
             caused,
             options.json,
@@ -86,7 +87,7 @@ def show_why(options: WhyOptions) -> int:
         )
         return DONE
     if options.lines is not None:
-        lines = kernel_lines(run.log, options.lines)
+        lines = kernel_lines(run.log, options.lines, part.window)
         show_or_write(lines, options.json, lambda console: print_lines(lines, run.sources, console))
         return DONE
     if options.communication:
@@ -102,8 +103,10 @@ def show_why(options: WhyOptions) -> int:
         )
         return DONE
     if options.energy:
-        energy = saved_energy(run)
+        energy = saved_energy(run, part.window)
         cost = run.report.get("cost_usd")
+        if cost is not None and part.window is not None:
+            cost *= part.window.mean_ps / run.log.end_ps
         found = energy if cost is None else {**energy, "cost_usd": cost}
         show_or_write(
             found,
@@ -111,7 +114,7 @@ def show_why(options: WhyOptions) -> int:
             lambda console: print_energy(energy, run.machine.name, console, cost),
         )
         return DONE
-    why = explain(run.log, run.machine, run.ranks, run.report.get("accuracy"))
+    why = explain(run.log, run.machine, run.ranks, run.report.get("accuracy"), part)
     show_or_write(
         why, options.json, lambda console: print_why(why, console, whole_path=options.path)
     )
