@@ -37,7 +37,7 @@ from kernbench.analysis.program_lines import (
     print_program_lines,
     program_lines,
 )
-from kernbench.analysis.ranges import ALL, REST, STARTUP, RunPart, part_of
+from kernbench.analysis.ranges import ALL, REST, STARTUP, WHOLE_RUN, RunPart, part_of
 from kernbench.analysis.tables import TableColumn, fitting_table
 from kernbench.analysis.why import Why, explain, print_why
 
@@ -50,6 +50,7 @@ __all__ = [
     "REST",
     "STARTUP",
     "WAIT",
+    "WHOLE_RUN",
     "Contribution",
     "Difference",
     "KernelLines",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from kernbench.errors import UnknownNameError, UsageError
 from kernbench.op_log import all_steps, find_steps, joined, named_windows, range_names
 from kernbench.report import format_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kernbench.op_log import OpLog, RunSteps, Window
 
@@ -21,7 +21,6 @@ neither."""
 _PLACE = re.compile(r"(.+):(\d+)")
 _SLICE = re.compile(r"(-?\d+)|(-?\d+)?:(-?\d+)?")
 _MOST_NAMED = 12
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +34,19 @@ class RunPart:
     """What is said of it in the head of tables; empty for all of the run."""
     startup: Window | None = None
     """What is before the first step, of a step that was chosen as nothing else was asked for."""
+    find: Callable[[OpLog], Window] | None = None
+    """Finds the same part in another run of the program."""
+
+    def time_ps(self, log: OpLog) -> float:
+        """Return how long this part of a run takes, the mean of its ranks.
+
+        Raises:
+            UsageError: The run has no such part.
+        """
+        return log.end_ps if self.find is None else self.find(log).mean_ps
+
+
+WHOLE_RUN = RunPart()
 
 
 def part_of(
@@ -57,11 +69,12 @@ def part_of(
     if name == ALL and steps is None:
         return RunPart()
     named = [] if name is None else named_windows(log, name)
-    if named:
-        assert name is not None
-        windows = named if steps is None else _sliced(log, named, steps, f"ranges {name}")
-        times = "" if len(windows) == 1 else f", {len(windows)} ranges of the name"
-        return _part(joined(windows), name if steps is None else f"{name} {steps}", times)
+    if name is not None and named:
+        chosen = slice(None) if steps is None else _slice(log, named, steps, f"ranges {name}")
+        count = len(named[chosen])
+        more = "" if count == 1 else f", {count} ranges of the name"
+        called = name if steps is None else f"{name} {steps}"
+        return _part(log, called, more, lambda log: joined(named_windows(log, name)[chosen]))
     place = None if name is None else _PLACE.fullmatch(name)
     site = (place[1], int(place[2])) if place else None
     found = find_steps(log, site)
@@ -71,42 +84,66 @@ def part_of(
         raise _unknown(log, name)
     if steps is not None:
         if not (name is None or site or name == ALL):
-            raise _unknown(log, name)
-        chosen = _sliced(log, found.steps, steps, "steps")
-        listed = chosen[0].name if len(chosen) == 1 else f"{chosen[0].name} to {chosen[-1].name}"
-        return _part(all_steps(chosen), listed, f" of {_about(found)}")
+            raise _unknown(log, name, found)
+        return _of_steps(log, found, _slice(log, found.steps, steps, "steps"), "")
     if name is None and not is_steady:
         return RunPart()
     if name is None or site:
-        steady = found.steps[found.steady]
-        said = f", the steady one of {_about(found)}"
-        return replace(_part(steady.window, steady.name, said), startup=found.startup)
+        steady = slice(found.steady, found.steady + 1)
+        return replace(_of_steps(log, found, steady, "the steady one "), startup=found.startup)
     return _called(log, name, found)
 
 
 def _called(log: OpLog, name: str, found: RunSteps) -> RunPart:
     """Return the part of a run with steps that has a name."""
     if name == STARTUP:
-        return _part(found.startup, STARTUP, f" before {_about(found)}")
+        said = f" before the first of {_about(found)}"
+        return _part(log, STARTUP, said, lambda log: _again(found, log).startup)
     if name == REST:
-        # A run without time between steps has no rest.
-        steps_and_before = joined([found.startup, all_steps(found.steps)])
-        return _part(steps_and_before.outside(log.end_ps), REST, f" beside {_about(found)}")
-    for each in found.steps:
+
+        def rest(log: OpLog) -> Window:
+            known = _again(found, log)
+            return joined([known.startup, all_steps(known.steps)]).outside(log.end_ps)
+
+        return _part(log, REST, f", beside {_about(found)} and what is before them", rest)
+    for place, each in enumerate(found.steps):
         if each.name == name:
-            return _part(each.window, name, f" of {_about(found)}")
+            return _of_steps(log, found, slice(place, place + 1), "")
     raise _unknown(log, name, found)
 
 
-def _part(window: Window, name: str, more: str) -> RunPart:
-    return RunPart(window, name, f"{name}: {format_ns(window.mean_ps / 1000)}{more}")
+def _of_steps(log: OpLog, found: RunSteps, chosen: slice, which: str) -> RunPart:
+    steps = found.steps[chosen]
+    name = steps[0].name if len(steps) == 1 else f"{steps[0].name} to {steps[-1].name}"
+
+    def find(log: OpLog) -> Window:
+        return all_steps(_again(found, log).steps[chosen])
+
+    return _part(log, name, f", {which}of {_about(found)}", find)
+
+
+def _again(found: RunSteps, log: OpLog) -> RunSteps:
+    steps = found.again(log)
+    if steps is None or len(steps.steps) != len(found.steps):
+        raise UsageError(
+            log.about(
+                f"a run that is done again has not the steps that were found by {found.found_by}; "
+                "name them with record_function, or ask for --range all"
+            )
+        )
+    return steps
+
+
+def _part(log: OpLog, name: str, more: str, find: Callable[[OpLog], Window]) -> RunPart:
+    window = find(log)
+    return RunPart(window, name, f"{name}: {format_ns(window.mean_ps / 1000)}{more}", find=find)
 
 
 def _about(steps: RunSteps) -> str:
     return f"{len(steps.steps)} steps, found by {steps.found_by}"
 
 
-def _sliced(log: OpLog, given: Sequence[T], text: str, what: str) -> Sequence[T]:
+def _slice(log: OpLog, given: Sequence[object], text: str, what: str) -> slice:
     match = _SLICE.fullmatch(text.strip())
     if match is None or not text.strip():
         said = f"--steps takes a number or a slice such as 3, 2: or 2:5, but got {text!r}"
@@ -114,12 +151,11 @@ def _sliced(log: OpLog, given: Sequence[T], text: str, what: str) -> Sequence[T]
     one, first, last = (None if each is None else int(each) for each in match.groups())
     if one is not None:
         first, last = one, (one + 1) or None
-    chosen = given[first:last]
-    if not chosen:
+    if not given[first:last]:
         raise UsageError(
             log.about(f"--steps {text} are none of its {len(given)} {what}, 0 to {len(given) - 1}")
         )
-    return chosen
+    return slice(first, last)
 
 
 def _unknown(log: OpLog, name: str | None, steps: RunSteps | None = None) -> Exception:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, pairwise
 from statistics import median_low
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from kernbench.op_log.windows import DeviceTimes, Window, joined
+from kernbench.op_log.windows import DeviceTimes, Interval, Window, joined
 
 if TYPE_CHECKING:
     from kernbench.op_log.log import OpLog, Site
@@ -19,8 +20,16 @@ _OF_OPTIMIZERS = "Optimizer.step#"
 _WORDS = ("profilerstep", "step", "iter", "batch")
 """What ranges of steps are called, the surest word first."""
 _NUMBER = re.compile(r"\d+")
-_Named = tuple[str, int, int]
-"""A name, from when and until when a host was in it, in ps."""
+
+
+class _Named(NamedTuple):
+    """From when and until when a host was in a step or a range."""
+
+    name: str
+    start_ps: int
+    end_ps: int
+    edge: str = ""
+    """The name of the range at whose edge it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,10 @@ class RunSteps:
     steps: Sequence[RunStep]
     startup: Window
     """What is before the first one."""
+    how: Callable[[OpLog], Mapping[int, Sequence[_Named]]]
+    """Finds the host's time of the steps in a log, by rank."""
+    edges: frozenset[str]
+    """The names of the ranges at whose edges steps begin and end; empty where a line says it."""
 
     @property
     def steady(self) -> int:
@@ -47,10 +60,14 @@ class RunSteps:
         lengths = [each.window.mean_ps for each in self.steps[1:]]
         return 1 + lengths.index(median_low(lengths))
 
+    def again(self, log: OpLog) -> RunSteps | None:
+        """Return the steps of another run of the same program, found in the same way."""
+        return _steps_of(log, self.found_by, self.how)
+
 
 def named_windows(log: OpLog, name: str) -> list[Window]:
     """Return the windows of all ranges of a name, the k-th ones of all ranks together."""
-    return _windows(log, _by_rank(log, lambda each: each == name))
+    return [Window(each) for each in _windows(log, _by_rank(log, lambda each: each == name))]
 
 
 def range_names(log: OpLog) -> list[str]:
@@ -66,22 +83,29 @@ def find_steps(log: OpLog, site: Site | None = None) -> RunSteps | None:
     they are what begins whenever a host comes to that line of the program.
     """
     if site is not None:
-        by_rank, found_by = _visits(log, site), f"{site[0].rpartition('/')[2]}:{site[1]}"
-    elif (family := _family(log)) is not None:
-        by_rank = _by_rank(log, lambda each: _key(each) == family)
-        found_by = f"ranges {family}"
-    else:
-        by_rank, found_by = _optimizer_steps(log), "calls of optimizer.step"
+        said = f"{site[0].rpartition('/')[2]}:{site[1]}"
+        return _steps_of(log, said, partial(_visits, site=site))
+    family = _family(log)
+    if family is None:
+        return _steps_of(log, "calls of optimizer.step", _optimizer_steps)
+    return _steps_of(log, f"ranges {family}", partial(_of_family, family=family))
+
+
+def _steps_of(
+    log: OpLog, found_by: str, how: Callable[[OpLog], Mapping[int, Sequence[_Named]]]
+) -> RunSteps | None:
+    by_rank = how(log)
     windows = _windows(log, by_rank)
     if len(windows) < 2:
         return None
-    first = next(iter(by_rank.values()))
-    names = [name for name, _, _ in first[: len(windows)]]
+    first = by_rank[min(by_rank)]
+    names = [each.name for each in first[: len(windows)]]
     if len({*names}) < len(names):
         names = [f"step {number}" for number in range(len(names))]
-    before = {rank: [(0, windows[0].intervals(rank)[0][0])] for rank in windows[0].ranks}
-    steps = [RunStep(*each) for each in zip(names, windows, strict=True)]
-    return RunSteps(found_by, steps, Window(before))
+    before = {rank: [(0, each[0][0])] for rank, each in windows[0].items()}
+    steps = [RunStep(name, Window(each)) for name, each in zip(names, windows, strict=True)]
+    edges = frozenset(each.edge for each in first) - {""}
+    return RunSteps(found_by, steps, Window(before), how, edges)
 
 
 def _key(name: str) -> str:
@@ -89,16 +113,23 @@ def _key(name: str) -> str:
     return _NUMBER.sub("#", name)
 
 
-def _by_rank(log: OpLog, is_wanted: object) -> dict[int, list[_Named]]:
+def _by_rank(log: OpLog, is_wanted: Callable[[str], bool]) -> dict[int, list[_Named]]:
     found: dict[int, list[_Named]] = {}
-    for each in sorted(log.host_ranges, key=lambda each: (each.rank, each.start_ps, -each.end_ps)):
-        if each.end_ps > each.start_ps and is_wanted(each.name):  # type: ignore[operator]
-            found.setdefault(each.rank, []).append((each.name, each.start_ps, each.end_ps))
+    for each in sorted(log.host_ranges, key=lambda each: (each.rank, each.start_ps, each.end_ps)):
+        if is_wanted(each.name):
+            named = _Named(each.name, each.start_ps, each.end_ps, each.name)
+            found.setdefault(each.rank, []).append(named)
     return found
 
 
-def _windows(log: OpLog, by_rank: Mapping[int, Sequence[_Named]]) -> list[Window]:
-    """Return the windows of ranges, the k-th ones of all ranks together.
+def _of_family(log: OpLog, family: str) -> dict[int, list[_Named]]:
+    return _by_rank(log, lambda name: _key(name) == family)
+
+
+def _windows(
+    log: OpLog, by_rank: Mapping[int, Sequence[_Named]]
+) -> list[dict[int, list[Interval]]]:
+    """Return the intervals of ranges, the k-th ones of all ranks together.
 
     Ranks that name none are taken to be where the first one is that does.
     """
@@ -108,17 +139,15 @@ def _windows(log: OpLog, by_rank: Mapping[int, Sequence[_Named]]) -> list[Window
     running = log.running or sorted(
         {*by_rank, *(rank for each in log.instances for rank in each.ranks)}
     )
-    first = min(by_rank)
     intervals = {
-        rank: [times.interval(rank, start, end) for _, start, end in named]
+        rank: [times.interval(rank, each.start_ps, each.end_ps) for each in named]
         for rank, named in by_rank.items()
     }
+    first = intervals[min(by_rank)]
     count = min(map(len, intervals.values()))
-    windows = [
-        Window({rank: [intervals.get(rank, intervals[first])[place]] for rank in running})
-        for place in range(count)
+    return [
+        {rank: [intervals.get(rank, first)[place]] for rank in running} for place in range(count)
     ]
-    return [each for each in windows if all(map(each.length_ps, each.ranks))]
 
 
 def _family(log: OpLog) -> str | None:
@@ -153,8 +182,10 @@ def _optimizer_steps(log: OpLog) -> dict[int, list[_Named]]:
             ends.setdefault(each.rank, []).append(each.end_ps)
     found = {}
     for rank, times in ends.items():
-        edges = [_loop_begin(log, rank, times[0]), *sorted(times)]
-        found[rank] = [(f"step {k}", *each) for k, each in enumerate(pairwise(edges))]
+        edges = [_loop_begin(log, rank, min(times)), *sorted(times)]
+        found[rank] = [
+            _Named(f"step {k}", *each, edge=name) for k, each in enumerate(pairwise(edges))
+        ]
     return found
 
 
@@ -191,7 +222,7 @@ def _visits(log: OpLog, site: Site) -> dict[int, list[_Named]]:
         last = max((each.end_ps for each in log.host_spans if each.rank == rank), default=0)
         if came:
             edges = pairwise([*came, last])
-            found[rank] = [(f"step {k}", *each) for k, each in enumerate(edges)]
+            found[rank] = [_Named(f"step {k}", *each) for k, each in enumerate(edges)]
     return found
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernbench.analysis import source_line
 from kernbench.errors import UsageError
+from kernbench.op_log import find_steps
 from kernbench.runtime_api import Action
 
 if TYPE_CHECKING:
@@ -51,13 +52,15 @@ def in_graphs(saved: SavedRun) -> ChangedActions:
     """Return what ranks do if all launches between two waits are one CUDA graph.
 
     A graph ends where its host waits for the device, reads, copies, asks, or gets memory from the
-    driver. Its launch takes the time that the machine says for one of so many kernels; nothing else
-    that the program did meanwhile on its host takes any.
+    driver, and where a step does. Its launch takes the time that the machine says for one of so
+    many kernels; nothing else that the program did meanwhile on its host takes any.
     """
     edited = _Edited(saved)
     num_graphs = num_nodes = 0
+    steps = find_steps(saved.log)
+    edges = frozenset() if steps is None else steps.edges
     for number, rows in edited.rows():
-        for graph in _graphs(rows):
+        for graph in _graphs(rows, edited.inside_graphs(rows, edges)):
             num_graphs += 1
             num_nodes += graph.num_nodes
             _put_graph(graph, rows, edited)
@@ -155,6 +158,21 @@ class _Edited:
         for number, actor in enumerate(self.actors):
             yield number, _rows(actor)
 
+    def inside_graphs(self, rows: Sequence[Row], edges: frozenset[str]) -> frozenset[int]:
+        """Return the places at which ranges begin and end that no step begins or ends with."""
+        names = self._actions.described.get("labels", ())
+        ends = [
+            (place, number)
+            for place, (action, label, number, _) in enumerate(rows)
+            if action == Action.RANGE_END and names[label] not in edges
+        ]
+        numbers = {number for _, number in ends}
+        return frozenset(place for place, _ in ends) | {
+            place
+            for place, (action, number, _, _) in enumerate(rows)
+            if action == Action.RANGE_BEGIN and number in numbers
+        }
+
     def put(self, number: int, rows: Sequence[Row]) -> None:
         values = [each for row in rows for each in row]
         self.actors[number] = replace(self.actors[number], values=values)
@@ -180,11 +198,11 @@ class _GraphedActions:
     num_nodes: int
 
 
-def _graphs(rows: Sequence[Row]) -> Iterator[_GraphedActions]:
+def _graphs(rows: Sequence[Row], free: frozenset[int]) -> Iterator[_GraphedActions]:
     """Yield what can be a graph of what a host does."""
     found: list[int] = []
     for place in range(len(rows)):
-        if _can_be_in_graph(rows, place):
+        if place in free or _can_be_in_graph(rows, place):
             found.append(place)
             continue
         yield from _graph(rows, found)
@@ -215,7 +233,7 @@ def _graph(rows: Sequence[Row], places: Sequence[int]) -> Iterator[_GraphedActio
                 yield _GraphedActions(before, inside, 1 + nodes)
                 return
             before = place
-        elif action != Action.PAY:
+        elif action not in (Action.PAY, Action.RANGE_BEGIN, Action.RANGE_END):
             before = None
 
 
@@ -235,6 +253,8 @@ def _put_graph(graph: _GraphedActions, rows: list[Row], edited: _Edited) -> None
         elif action == Action.OPERATION:
             _put_row(works, at, stream, rows, edited)
             works, at, stream = [a], place, b
+        elif action in (Action.RANGE_BEGIN, Action.RANGE_END):
+            continue
         elif action not in (Action.PAY, Action.SPEND):
             _put_row(works, at, stream, rows, edited)
             works, at = [], -1
