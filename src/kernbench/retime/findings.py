@@ -31,8 +31,10 @@ from kernbench.report import (
     published_errors,
 )
 from kernbench.retime.host_changes import (
+    compiled,
     in_graphs,
     knows_lines_of_actions,
+    with_half_the_operations,
     without_line,
     without_waits,
 )
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
     from kernbench.report import FamilyAccuracy
     from kernbench.saved import SavedRun
 
+    _ToTry = Callable[[SavedRun, list[Spent], float], Iterator[tuple[WhatIf, list[Spent]]]]
+    """Yields changes, with what is spent on what they change, of a part that takes so many ps."""
+
 K = TypeVar("K", int, str, tuple[str, int])
 _MOST_KERNELS = 6
 """Kernels of which each is tried without time, those that ranks spend most time on."""
@@ -52,6 +57,10 @@ _MOST_LINES = 3
 """The most lines of the program of which each is tried without its hosts' time."""
 _LEAST_SHARE = 0.001
 """The least share of the run: what has less is not tried, and what saves less is no finding."""
+_LEAST_OF_HOSTS = 0.1
+"""The least share of the time that hosts have, for what would shorten it to be tried unasked."""
+_MOST_NUMBERS = 400_000
+"""And the most numbers of actions of all ranks, four each: to do them again takes seconds."""
 _SHOWN_LAUNCHES = 3
 
 MACHINE = (
@@ -114,6 +123,16 @@ HOSTS = (
         acts=in_graphs,
     ),
     WhatIf(
+        "launches by torch.compile",
+        frozenset({OF_HOST["launch"], OF_HOST["dispatch"], OF_HOST["python"]}),
+        acts=compiled,
+    ),
+    WhatIf(
+        "half as many operations",
+        frozenset({OF_HOST["launch"], OF_HOST["dispatch"], OF_HOST["python"]}),
+        acts=with_half_the_operations,
+    ),
+    WhatIf(
         "no reads and synchronizations",
         frozenset({OF_HOST["read"], WAIT}),
         acts=without_waits,
@@ -168,12 +187,44 @@ def findings(saved: SavedRun, part: RunPart = WHOLE_RUN) -> RankedFindings:
     Raises:
         UsageError: The run cannot be retimed; says why.
     """
+    return _ranked(saved, part, _to_try)
+
+
+def host_findings(saved: SavedRun, part: RunPart = WHOLE_RUN) -> RankedFindings | None:
+    """Return what would shorten the time of the hosts of a PyTorch program, by doing it again.
+
+    None where they have little of the time, where that cannot be tried, or takes long.
+    """
+    actions = saved.actions
+    if (
+        actions is None
+        or "pytorch" not in actions.described
+        or actions.described["refused"]
+        or sum(len(each.values) for each in actions.actors) > _MOST_NUMBERS
+    ):
+        return None
+    spent = attribution(saved.log, saved.machine, saved.ranks, part.window)
+    of_hosts = _total([each for each in spent if each.resource in OF_HOST.values()])
+    if of_hosts < _LEAST_OF_HOSTS * _total(spent):
+        return None
+    return _ranked(saved, part, _changes_of_hosts)
+
+
+def _changes_of_hosts(
+    saved: SavedRun, spent: list[Spent], end_ps: float
+) -> Iterator[tuple[WhatIf, list[Spent]]]:
+    least_ps = _LEAST_SHARE * end_ps * _num_run(saved)
+    tries = _hosts_to_try(saved, [each for each in spent if each.resource in _OF_HOSTS], least_ps)
+    return (each for each in tries if each[0] in HOSTS)
+
+
+def _ranked(saved: SavedRun, part: RunPart, to_try: _ToTry) -> RankedFindings:
     log = saved.log
     end_ps = part.time_ps(log)
     spent = attribution(log, saved.machine, saved.ranks, part.window)
     found: list[Finding] = []
     tried = 0
-    for each, parts in _to_try(saved, spent, end_ps):
+    for each, parts in to_try(saved, spent, end_ps):
         try:
             done = each.run(saved)
         except MachineError:
@@ -344,6 +395,29 @@ def print_findings(found: RankedFindings, console: Console) -> None:
     if unsure := pair_line("runs", found["time_ns"], best_ns):
         console.print(Text(f"\nthe run with the first change is {unsure}"))
     console.print(Text(f"\n{_ABOUT}"))
+
+
+_CHANGES = (
+    TableColumn("what would shorten hosts' time", is_number=False),
+    TableColumn("gain"),
+    TableColumn("share"),
+    TableColumn("with", is_number=False, only_wide=True),
+)
+
+
+def print_host_findings(found: RankedFindings, console: Console) -> None:
+    """Print what would shorten the time of hosts, as a table below why a run took its time."""
+    rows = (
+        [
+            each["what"],
+            format_ns(each["gain_ns"]),
+            format_share(each["gain_ns"], found["time_ns"]),
+            each["detail"],
+        ]
+        for each in found["findings"]
+    )
+    if found["findings"]:
+        console.print("", fitting_table(console, _CHANGES, rows), sep="\n")
 
 
 def as_markdown(found: RankedFindings) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernbench.analysis import source_line
@@ -66,6 +67,61 @@ def in_graphs(saved: SavedRun) -> ChangedActions:
             _put_graph(graph, rows, edited)
         edited.put(number, rows)
     return edited.changed(f"{_counted(num_graphs, 'graph')} of {_counted(num_nodes, 'launch')}")
+
+
+def compiled(saved: SavedRun) -> ChangedActions:
+    """Return what ranks do if what they launch in a row is launched by code of ``torch.compile``.
+
+    Of such a row the host enters one graph, and then takes the time of a launch of Inductor's for
+    each operation. What runs on the device stays as it is: no kernels are fused.
+    """
+    edited = _Edited(saved)
+    num_graphs = num_operations = 0
+    for number, rows in edited.rows():
+        for places in _in_a_row(rows):
+            inside = [place for place in places if rows[place][0] == Action.OPERATION]
+            if len(inside) < _LEAST_NODES:
+                continue
+            num_graphs += 1
+            num_operations += len(inside)
+            for place in places:
+                action, work, stream, spend = rows[place]
+                if action == Action.PAY:
+                    rows[place] = _NOTHING
+                    continue
+                entered = [("compiled_call_ps", 1)] if place == inside[0] else []
+                owed = edited.owe(*entered, ("compiled_launch_ps", 1))
+                launched = edited.spends.number((*edited.spends[spend][:2], 0, owed))
+                rows[place] = (action, work, stream, launched)
+        edited.put(number, rows)
+    of = f"{_counted(num_operations, 'launch')}, no kernels fused"
+    return edited.changed(f"{_counted(num_graphs, 'graph')} of {of}")
+
+
+def _in_a_row(rows: Sequence[Row]) -> Iterator[list[int]]:
+    """Yield the places of operations, and of what else a host pays, with nothing else between."""
+    kinds = (Action.OPERATION, Action.PAY)
+    for is_wanted, places in groupby(range(len(rows)), lambda place: rows[place][0] in kinds):
+        if is_wanted:
+            yield list(places)
+
+
+def with_half_the_operations(saved: SavedRun) -> ChangedActions:
+    """Return what ranks do if every other operation takes no time of its host.
+
+    As if it were part of the one before; on the device all take as long as they did.
+    """
+    edited = _Edited(saved)
+    count = 0
+    for number, rows in edited.rows():
+        for place, (action, work, stream, spend) in enumerate(rows):
+            if action == Action.OPERATION:
+                count += 1
+                if count % 2 == 0:
+                    free = edited.spends.number((*edited.spends[spend][:2], 0, 0))
+                    rows[place] = (action, work, stream, free)
+        edited.put(number, rows)
+    return edited.changed(f"{count // 2:,} of {_counted(count, 'operation')} take hosts no time")
 
 
 def without_waits(saved: SavedRun) -> ChangedActions:

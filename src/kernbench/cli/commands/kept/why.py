@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -12,6 +12,9 @@ from kernbench.cli import options as given
 from kernbench.cli.programs.reporting import DONE, guarded, show_or_write
 from kernbench.cli.registry import options_command
 from kernbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +77,7 @@ def show_why(options: WhyOptions) -> int:
         program_lines,
         saved_energy,
     )
+    from kernbench.retime import host_findings, print_host_findings
     from kernbench.saved import load_run
 
     run = load_run(options.run)
@@ -115,7 +119,13 @@ def show_why(options: WhyOptions) -> int:
         )
         return DONE
     why = explain(run.log, run.machine, run.ranks, run.report.get("accuracy"), part)
-    show_or_write(
-        why, options.json, lambda console: print_why(why, console, whole_path=options.path)
-    )
+    changes = host_findings(run, part)
+
+    def show(console: Console) -> None:
+        print_why(why, console, whole_path=options.path)
+        if changes is not None:
+            print_host_findings(changes, console)
+
+    tried = {} if changes is None else {"host_changes": changes["findings"]}
+    show_or_write({**why, **tried}, options.json, show)
     return DONE
