@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kernbench.analysis.critical_path import critical_path
 from kernbench.analysis.lines import lines_table, short_path, shown_lines, source_line
-from kernbench.analysis.tables import is_wide
+from kernbench.analysis.tables import is_wide, ranks_said
 from kernbench.errors import UsageError
 from kernbench.op_log import ProgramLines, RowReader, overlap_ps
 from kernbench.report import format_amount, format_ns, format_share, format_size
@@ -61,6 +61,9 @@ class ProgramReport(TypedDict):
     """The lines of a program; what they caused adds up to ``all``."""
 
     ranks: int
+    """All of the program's."""
+    ran: int
+    """Those that ran, for all if the run is folded; what lines caused is of them."""
     time_ns: float
     all: Caused
     """Its time on the critical path is that of the run."""
@@ -121,7 +124,8 @@ def program_lines(log: OpLog, ranks: int, within: Window | None = None) -> Progr
     ]
     whole = [sum(column) for column in zip(*sums.values(), strict=True)] or [0] * len(_NAMES)
     return {
-        "ranks": len(log.ranks_of(ranks)),
+        "ranks": ranks,
+        "ran": len(log.ranks_of(ranks)),
         "time_ns": (log.end_ps if within is None else within.mean_ps) / 1000,
         "all": _caused(whole),
         "lines": known,
@@ -215,8 +219,8 @@ def lines_of_path(log: OpLog, path: Sequence[Segment]) -> list[Site]:
 
 def print_program_lines(found: ProgramReport, sources: Mapping[str, str], console: Console) -> None:
     """Print the program's source with what each line caused; ``sources`` are texts by path."""
-    ranks, whole = found["ranks"], found["all"]
-    said = f"{ranks} rank{'s' if ranks != 1 else ''}, {format_ns(found['time_ns'])}"
+    whole = found["all"]
+    said = f"{ranks_said(found['ranks'], found['ran'])}, {format_ns(found['time_ns'])}"
     console.print(Text(f"\nlines of the program: {said}; in all {', '.join(_in_words(whole))}"))
     by_file: dict[str, dict[int, CausedByLine]] = {}
     for each in found["lines"]:

@@ -11,7 +11,7 @@ from kernbench.analysis.attribution import RANKS, Spent, attribution
 from kernbench.analysis.critical_path import Segment, critical_path
 from kernbench.analysis.program_lines import lines_of_path
 from kernbench.analysis.ranges import ALL, STARTUP
-from kernbench.analysis.tables import SHOWN_LINES, TableColumn, fitting_table
+from kernbench.analysis.tables import SHOWN_LINES, TableColumn, fitting_table, ranks_said
 from kernbench.report import FamilyReport, accuracy_line, format_ns, format_share
 
 if TYPE_CHECKING:
@@ -194,8 +194,7 @@ def _segment_report(segment: Segment, site: Site) -> SegmentReport:
 def print_why(why: Why, console: Console, *, whole_path: bool = False) -> None:
     """Print the tables: resources, what used them, and the critical path, summed up or whole."""
     ranks, ran, time_ns = why["ranks"], why["ran"], why["time_ns"]
-    folded = "" if ran == ranks else f" ({ran} of them ran)"
-    said = f"{ranks} rank{'s' if ranks != 1 else ''} of {why['machine']}{folded}"
+    said = ranks_said(ranks, ran, why["machine"])
     console.print(Text(f"\n{said}, {format_ns(time_ns)}"))
     if part := why.get("part"):
         console.print(Text(part["said"]))

@@ -125,7 +125,7 @@ def energy_of(
     return {
         "devices": ranks,
         "energy_j": total / _PJ_PER_J,
-        "average_w": total / sum(lengths_ps) if end_ps else 0.0,
+        "average_w": total / sum(lengths_ps) if any(lengths_ps) else 0.0,
         "idle_j": sum(idle_pj) / _PJ_PER_J,
         "parts_j": {part: pj / _PJ_PER_J for part, pj in parts.items() if pj},
         "per_rank": [

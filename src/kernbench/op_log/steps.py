@@ -19,7 +19,7 @@ _OF_OPTIMIZERS = "Optimizer.step#"
 """How PyTorch's optimizers name the range of a step."""
 _WORDS = ("profilerstep", "step", "iter", "batch")
 """What ranges of steps are called, the surest word first."""
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"#?\d+")
 
 
 class _Named(NamedTuple):
