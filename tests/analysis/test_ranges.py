@@ -193,13 +193,13 @@ def test_a_part_is_named_or_counted_and_a_step_may_begin_at_a_line() -> None:
     at_line = part_of(log, f"{Path(__file__).name}:{line + 1}", "0:")
     assert at_line.window is not None
     assert f"of {STEPS} steps" in at_line.said
-    for name, steps, said in (
+    for wrong, count, said in (
         ("step 9", None, "is called 'step 9'; its ranges are step 0, step 1"),
         (None, "9", "--steps 9 are none of its 4 steps, 0 to 3"),
         (None, "x", "takes a number or a slice such as 3"),
         ("none.py:3", None, "no range or step"),
     ):
         with pytest.raises((UnknownNameError, UsageError), match=said):
-            part_of(log, name, steps)
+            part_of(log, wrong, count)
     with pytest.raises(UsageError, match="no steps were found"):
         part_of(example("forward").op_log, steps="1:")

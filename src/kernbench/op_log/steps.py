@@ -192,12 +192,16 @@ def _optimizer_steps(log: OpLog) -> dict[int, list[_Named]]:
 def _loop_begin(log: OpLog, rank: int, first_end_ps: int) -> int:
     """Return when the loop around the first step began: when the host first was where it goes on.
 
-    0 where the run has no record of the program's lines.
+    That is at the first line after the step at which it was before, too; 0 where there is none, or
+    the run has no record of the program's lines.
     """
     visits = _lines_of_host(log, rank)
-    after = [site for site, start_ps in visits if start_ps >= first_end_ps and site[1]]
-    before = [start for site, start in visits if after and site == after[0] and site[1]]
-    return before[0] if before and before[0] < first_end_ps else 0
+    first: dict[Site, int] = {}
+    for site, start_ps in visits:
+        if site[1] and start_ps < first_end_ps:
+            first.setdefault(site, start_ps)
+    after = (first[site] for site, at_ps in visits if at_ps >= first_end_ps and site in first)
+    return next(after, 0)
 
 
 def _lines_of_host(log: OpLog, rank: int) -> list[tuple[Site, int]]:
