@@ -20,6 +20,7 @@ def test_a_report_has_a_line_a_step_and_what_more_of_them_take(
 ) -> None:
     with RuntimeContext("h100-sxm:1", data=False) as torch:
         x = torch.zeros(SIZE, SIZE)
+        torch.ahbm.synchronize()
         for step in range(STEPS):
             begun_ps = torch.run.simulation.now_ps
             for _ in range(3 - min(step, 2)):
