@@ -2,7 +2,7 @@
 
 from kernbench.analysis.attribution import COPY, LINKS, OF_HOST, RANKS, WAIT, Spent, attribution
 from kernbench.analysis.communication import communication, print_communication
-from kernbench.analysis.critical_path import Segment, critical_path
+from kernbench.analysis.critical_path import Segment, clipped, critical_path
 from kernbench.analysis.difference import (
     Contribution,
     Difference,
@@ -63,6 +63,7 @@ __all__ = [
     "TableColumn",
     "Why",
     "attribution",
+    "clipped",
     "communication",
     "critical_path",
     "difference",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -126,11 +126,14 @@ def critical_path(log: OpLog, within: Window | None = None) -> list[Segment]:
             else:
                 place = each
     segments.reverse()
-    if within is None:
-        return segments
+    return segments if within is None else clipped(segments, within)
+
+
+def clipped(path: Sequence[Segment], within: Window) -> list[Segment]:
+    """Return the parts of the segments of a critical path that lie in a window."""
     return [
         replace(each, start_ps=start_ps, end_ps=end_ps)
-        for each in segments
+        for each in path
         for start_ps, end_ps in within.clipped(each.rank, each.start_ps, each.end_ps)
     ]
 
