@@ -55,3 +55,4 @@ def assert_same(found: OpLog, expected: OpLog) -> None:
     assert found.woken == expected.woken
     assert found.sites == expected.sites
     assert found.graphs == expected.graphs
+    assert found.host_ranges == expected.host_ranges

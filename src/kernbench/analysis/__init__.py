@@ -2,7 +2,7 @@
 
 from kernbench.analysis.attribution import COPY, LINKS, OF_HOST, RANKS, WAIT, Spent, attribution
 from kernbench.analysis.communication import communication, print_communication
-from kernbench.analysis.critical_path import Segment, critical_path
+from kernbench.analysis.critical_path import Segment, clipped, critical_path
 from kernbench.analysis.difference import (
     Contribution,
     Difference,
@@ -37,26 +37,33 @@ from kernbench.analysis.program_lines import (
     print_program_lines,
     program_lines,
 )
+from kernbench.analysis.ranges import ALL, REST, STARTUP, WHOLE_RUN, RunPart, part_of
 from kernbench.analysis.tables import TableColumn, fitting_table
 from kernbench.analysis.why import Why, explain, print_why
 
 __all__ = [
+    "ALL",
     "COPY",
     "LINKS",
     "OF_HOST",
     "RANKS",
+    "REST",
+    "STARTUP",
     "WAIT",
+    "WHOLE_RUN",
     "Contribution",
     "Difference",
     "KernelLines",
     "LineDifference",
     "MemoryReport",
     "ProgramReport",
+    "RunPart",
     "Segment",
     "Spent",
     "TableColumn",
     "Why",
     "attribution",
+    "clipped",
     "communication",
     "critical_path",
     "difference",
@@ -70,6 +77,7 @@ __all__ = [
     "memory_curve",
     "memory_use",
     "no_energy",
+    "part_of",
     "peak_line",
     "print_communication",
     "print_difference",

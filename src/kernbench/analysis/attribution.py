@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernbench.analysis.resources import Resources
+from kernbench.op_log import Window
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
-    from kernbench.op_log import Column, HostSpan, Instance, OpLog, Site
+    from kernbench.op_log import HostSpan, Instance, OpLog, Site
 
 OF_HOST = {
     "launch": "host launch",
@@ -65,24 +66,32 @@ class _Item:
     """Whether others had not come to a collective yet."""
 
 
-def attribution(log: OpLog, machine: Machine, ranks: int) -> list[Spent]:
+def attribution(
+    log: OpLog, machine: Machine, ranks: int, within: Window | None = None
+) -> list[Spent]:
     """Return what the time of each rank went to, which adds up to the run's time for every rank.
 
-    At a time at which several things run, what counts is a kernel, then a collective, then a copy,
-    then what the host does.
+    With a window it adds up to that of the window. At a time at which several things run, what
+    counts is a kernel, then a collective, then a copy, then what the host does.
     """
     resources = Resources(machine)
     end_ps = log.end_ps
     found: list[Spent] = []
     for rank, levels in _levels(log, ranks).items():
         sums: defaultdict[_Key, int] = defaultdict(int)
-        times = _own_times(levels, end_ps)
-        for item, time_ps in times:
-            for key, ps in _split(item, time_ps, resources, log):
-                sums[key] += ps
         last_ps = max((item.end_ps for items in levels for item in items), default=0)
-        sums[ENDED, "", _NOWHERE, ""] += end_ps - last_ps
-        sums[IDLE, "", _NOWHERE, ""] += last_ps - sum(time_ps for _, time_ps in times)
+        whole = Window({rank: [(0, end_ps)]}) if within is None else within
+        until_last, until_end = whole.until(rank, np.array([last_ps, end_ps])).tolist()
+        active_ps = 0
+        for item, before_ps, after_ps in _own_times(levels, end_ps, rank, whole):
+            active_ps += after_ps - before_ps
+            for key, ps in _split(item, after_ps, resources, log):
+                sums[key] += ps
+            # What there was of it until the window begins.
+            for key, ps in _split(item, before_ps, resources, log) if before_ps else ():
+                sums[key] -= ps
+        sums[ENDED, "", _NOWHERE, ""] += until_end - until_last
+        sums[IDLE, "", _NOWHERE, ""] += until_last - active_ps
         found += [
             Spent(rank, resource, name, ps, site, detail)
             for (resource, name, site, detail), ps in sums.items()
@@ -125,19 +134,38 @@ def _line_of(log: OpLog, command: Instance) -> Site:
     return _NOWHERE if lines is None else lines.sites[lines.of_commands.get(command.launch_id, 0)]
 
 
-def _own_times(levels: Sequence[Sequence[_Item]], end_ps: int) -> list[tuple[_Item, int]]:
-    """Return the items with the time in which each is what counts."""
+def _own_times(
+    levels: Sequence[Sequence[_Item]], end_ps: int, rank: int, within: Window
+) -> Iterator[tuple[_Item, int, int]]:
+    """Yield the items with the time in which each is what counts, as parts of all of that time.
+
+    A part is in the window: from how much of an item's own time on, and until how much.
+    """
     items = [item for level in levels for item in level if item.end_ps > item.start_ps]
     starts = np.array([item.start_ps for item in items], dtype=np.int64)
     ends = np.array([item.end_ps for item in items], dtype=np.int64)
-    edges = np.unique(np.concatenate([[0, end_ps], starts, ends]))
+    bounds_ps = np.array(within.intervals(rank), dtype=np.int64).ravel()
+    edges = np.unique(np.concatenate([[0, end_ps], starts, ends, bounds_ps]))
     owner = np.full(len(edges) - 1, -1)
     bounds = zip(np.searchsorted(edges, starts), np.searchsorted(edges, ends), strict=True)
     for number, (first, last) in enumerate(bounds):
         owner[first:last] = number
-    times: Column = np.zeros(len(items) + 1, dtype=np.int64)
-    np.add.at(times, owner, np.diff(edges))
-    return [(item, ps) for item, ps in zip(items, times.tolist(), strict=False) if ps]
+    inside = np.diff(within.until(rank, edges)) > 0
+    order = np.argsort(owner, kind="stable")
+    order = order[owner[order] >= 0]
+    mine, counts = owner[order], inside[order]
+    total = np.cumsum(np.diff(edges)[order])
+    is_first = np.diff(mine, prepend=-1) != 0
+    heads = np.flatnonzero(is_first)
+    of_others = np.concatenate([[0], total])[heads]
+    after = total - np.repeat(of_others, np.diff(np.append(heads, len(mine))))
+    before = np.where(is_first, 0, np.concatenate([[0], after])[:-1])
+    # Neighbours of one item that are all inside are one part.
+    begins = counts & (is_first | ~np.concatenate([[False], counts])[:-1])
+    lasts = counts & np.append(is_first | ~counts, True)[1:]
+    parts = (mine[begins].tolist(), before[begins].tolist(), after[lasts].tolist())
+    for number, before_ps, after_ps in zip(*parts, strict=True):
+        yield items[number], before_ps, after_ps
 
 
 def _split(
@@ -147,7 +175,8 @@ def _split(
     template = getattr(what, "template", None)
     if template is None:
         kind: str = what.kind  # type: ignore[union-attr]
-        name = what.label if kind in ("wait", "launch", "capture") else ""  # type: ignore[union-attr]
+        # Operations without a kernel are many, and each has little.
+        name = "" if kind == "dispatch" else what.label  # type: ignore[union-attr]
         return [((OF_HOST.get(kind, WAIT), name, item.site, ""), time_ps)]
     instance: Instance = what  # type: ignore[assignment]
     if template.kind == "kernel":

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from kernbench.op_log import HostSpan, Instance, OpLog
+    from kernbench.op_log import HostSpan, Instance, OpLog, Window
 
 Kind = Literal[
     "kernel", "collective", "copy", "fill",
@@ -90,8 +90,10 @@ class _Hosts:
         return wakes[position - 1] if position else None
 
 
-def critical_path(log: OpLog) -> list[Segment]:
+def critical_path(log: OpLog, within: Window | None = None) -> list[Segment]:
     """Return the segments from the start of a run to its end, in order of time.
+
+    With a window, those parts of them that lie in it.
 
     Each ends where the next one starts: their durations add up to the end of the log. Going back
     from there, each is what the one after it waited for last: the launch by its host, a command
@@ -124,7 +126,16 @@ def critical_path(log: OpLog) -> list[Segment]:
             else:
                 place = each
     segments.reverse()
-    return segments
+    return segments if within is None else clipped(segments, within)
+
+
+def clipped(path: Sequence[Segment], within: Window) -> list[Segment]:
+    """Return the parts of the segments of a critical path that lie in a window."""
+    return [
+        replace(each, start_ps=start_ps, end_ps=end_ps)
+        for each in path
+        for start_ps, end_ps in within.clipped(each.rank, each.start_ps, each.end_ps)
+    ]
 
 
 def _woken_by(log: OpLog) -> dict[tuple[int, int], int]:

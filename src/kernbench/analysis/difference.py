@@ -16,8 +16,10 @@ from kernbench.report import format_amount, format_ns, pair_line
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kernbench.op_log import Template
+    from kernbench.op_log import Template, Window
     from kernbench.saved import SavedRun
+
+    WindowPair = tuple[Window | None, Window | None]
 
 
 class Contribution(TypedDict):
@@ -80,19 +82,20 @@ class _Use:
         return max(limits, key=lambda each: limits[each]) if limits else ""
 
 
-def difference(before: SavedRun, after: SavedRun) -> Difference:
-    """Return what makes the second run longer or shorter than the first.
+def difference(before: SavedRun, after: SavedRun, within: WindowPair = (None, None)) -> Difference:
+    """Return what makes the second run longer or shorter than the first, or windows of them.
 
     The time of each rank is attributed whole, so that the means over the ranks add up to the run
     (:func:`attribution`), and their differences to that of the runs. Things are aligned by name
     and by what holds them up.
     """
-    times = [_mean_times(run) for run in (before, after)]
-    uses = [_uses(run) for run in (before, after)]
+    parts = list(zip((before, after), within, strict=True))
+    times = [_mean_times(*each) for each in parts]
+    uses = [_uses(*each) for each in parts]
     keys = dict.fromkeys(key for each in times for key in each)
     found = [_contribution(key, times, uses) for key in keys]
     found.sort(key=lambda each: (-abs(each["difference_ns"]), each["name"], each["resource"]))
-    ends = [run.log.end_ps / 1000 for run in (before, after)]
+    ends = [(run.log.end_ps if part is None else part.mean_ps) / 1000 for run, part in parts]
     return {
         "before": before.path,
         "after": after.path,
@@ -106,18 +109,20 @@ def difference(before: SavedRun, after: SavedRun) -> Difference:
 _Key = tuple[str, str]
 
 
-def _mean_times(run: SavedRun) -> dict[_Key, float]:
+def _mean_times(run: SavedRun, within: Window | None) -> dict[_Key, float]:
     """Return the time of a rank, the mean of all, by name and resource."""
     sums: dict[_Key, int] = {}
-    for each in attribution(run.log, run.machine, run.ranks):
+    for each in attribution(run.log, run.machine, run.ranks, within):
         key = (each.name, each.resource)
         sums[key] = sums.get(key, 0) + each.time_ps
     return {key: time_ps / len(run.log.ranks_of(run.ranks)) / 1000 for key, time_ps in sums.items()}
 
 
-def _uses(run: SavedRun) -> dict[str, _Use]:
+def _uses(run: SavedRun, within: Window | None) -> dict[str, _Use]:
     found: dict[str, _Use] = {}
     for each in run.log.instances:
+        if within is not None and not within.holds(each.ranks[0], each.starts_ps[0]):
+            continue
         use = found.setdefault(each.template.name, _Use(len(run.log.ranks_of(run.ranks))))
         time_ps = max(each.ends_ps) - max(each.starts_ps)
         use.add(each.template, len(each.ranks), time_ps * len(each.ranks))

@@ -17,6 +17,7 @@ from kernbench.report import format_ns
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from kernbench.analysis.difference import WindowPair
     from kernbench.op_log import Site
     from kernbench.saved import SavedRun
 
@@ -42,8 +43,10 @@ class LineDifference(TypedDict):
     launches_after: int
 
 
-def difference_by_line(before: SavedRun, after: SavedRun) -> list[LineDifference]:
-    """Return the lines that two runs differ by, the largest difference first.
+def difference_by_line(
+    before: SavedRun, after: SavedRun, within: WindowPair = (None, None)
+) -> list[LineDifference]:
+    """Return the lines that two runs, or windows of them, differ by, the largest difference first.
 
     The times of all lines on the critical path add up to those of the runs, and so do their
     differences. Lines are aligned as ``diff`` aligns the sources that the runs were saved with.
@@ -52,8 +55,11 @@ def difference_by_line(before: SavedRun, after: SavedRun) -> list[LineDifference
         UsageError: A run has no record of the lines of its program.
     """
     lines = [
-        {(each["file"], each["line"]): each for each in program_lines(run.log, run.ranks)["lines"]}
-        for run in (before, after)
+        {
+            (each["file"], each["line"]): each
+            for each in program_lines(run.log, run.ranks, part)["lines"]
+        }
+        for run, part in zip((before, after), within, strict=True)
     ]
     moved = _moved(before.sources, after.sources)
     ahead = {moved.get(site, site): site for site in lines[0]}

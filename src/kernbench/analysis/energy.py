@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from kernbench.op_log import EnergyReport
+    from kernbench.op_log import EnergyReport, Window
     from kernbench.saved import SavedRun
 
 _UNITS = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "uJ"))
 _SHOWN_RANKS = 8
 
 
-def saved_energy(run: SavedRun) -> EnergyReport:
-    """Return the energy of a saved run.
+def saved_energy(run: SavedRun, within: Window | None = None) -> EnergyReport:
+    """Return the energy of a saved run, or of a window of it.
 
     Raises:
         UsageError: Its machine says nothing of energy, or an older kernbench saved it.
     """
-    found = energy_of(run.log, run.machine, run.ranks)
+    found = energy_of(run.log, run.machine, run.ranks, within=within)
     if found is None:
         raise no_energy(run.machine.name)
     if run.log.instances and not any(each.template.energy_pj for each in run.log.instances):

@@ -13,14 +13,14 @@ from rich.text import Text
 
 from kernbench.analysis.tables import is_wide, plain_table
 from kernbench.errors import UnknownNameError
-from kernbench.op_log import RowReader
+from kernbench.op_log import RowReader, overlap_ps
 from kernbench.report import format_amount, format_ns, format_share
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from kernbench.op_log import OpLog, Template
+    from kernbench.op_log import OpLog, Template, Window
 
 _FAR = 3
 """Lines without time between two with time that are still shown."""
@@ -58,8 +58,8 @@ class _Sums:
     flops: int = 0
 
 
-def kernel_lines(log: OpLog, name: str) -> KernelLines:
-    """Return the lines of a kernel, from all its launches.
+def kernel_lines(log: OpLog, name: str, within: Window | None = None) -> KernelLines:
+    """Return the lines of a kernel, from all its launches, or those that began in a window.
 
     The time of each launch is divided among its lines by how long each keeps its engines busy, all
     PEs together. Bytes are those that the line's commands move, whether from HBM or a cache.
@@ -67,17 +67,20 @@ def kernel_lines(log: OpLog, name: str) -> KernelLines:
     Raises:
         UnknownNameError: The run has launched no such kernel.
     """
-    times, launches = _times_of(log)
+    times, launches = _times_of(log, within)
     if not any(template.name == name for template in times):
         known = sorted({template.name for template in times})
-        said = f"the run has launched no kernel {name!r}; it launched {', '.join(known) or 'none'}"
+        what = "run has" if within is None else "range has"
+        said = f"the {what} launched no kernel {name!r}; it launched {', '.join(known) or 'none'}"
         raise UnknownNameError(log.about(said))
     return _lines_of(name, times, launches, RowReader())
 
 
-def lines_of_kernels(log: OpLog, names: Iterable[str]) -> list[KernelLines]:
+def lines_of_kernels(
+    log: OpLog, names: Iterable[str], within: Window | None = None
+) -> list[KernelLines]:
     """Return the lines of several kernels; see :func:`kernel_lines`."""
-    times, launches = _times_of(log)
+    times, launches = _times_of(log, within)
     reader = RowReader()
     by_name: dict[str, dict[Template, int]] = {}
     for template, time_ps in times.items():
@@ -119,15 +122,20 @@ def kernels_by_time(log: OpLog) -> list[str]:
     return sorted(sums, key=lambda name: (-sums[name], name))
 
 
-def _times_of(log: OpLog) -> tuple[dict[Template, int], dict[Template, int]]:
+def _times_of(
+    log: OpLog, within: Window | None = None
+) -> tuple[dict[Template, int], dict[Template, int]]:
     """Return the time of all launches of each kernel's templates, and how many there are."""
     times: dict[Template, int] = {}
     launches: dict[Template, int] = {}
     for each in log.instances:
         if each.template.kind == "kernel":
-            taken_ps = each.ends_ps[0] - each.starts_ps[0]
-            times[each.template] = times.get(each.template, 0) + taken_ps
-            launches[each.template] = launches.get(each.template, 0) + 1
+            rank, start_ps = each.ranks[0], each.starts_ps[0]
+            taken_ps = overlap_ps(within, rank, start_ps, each.ends_ps[0])
+            begins = within is None or within.holds(rank, start_ps)
+            if taken_ps or begins:
+                times[each.template] = times.get(each.template, 0) + taken_ps
+                launches[each.template] = launches.get(each.template, 0) + begins
     return times, launches
 
 

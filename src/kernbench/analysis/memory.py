@@ -18,7 +18,7 @@ from kernbench.report import format_ns, format_share, format_size
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kernbench.op_log import OpLog
+    from kernbench.op_log import OpLog, Window
 
 Column = npt.NDArray[np.int64]
 
@@ -96,11 +96,13 @@ class MemoryReport(TypedDict):
 class _RankUse:
     """The allocations of one rank on one device, and the bytes in use after each event."""
 
-    def __init__(self, key: tuple[int, int], entries: list[Allocation]) -> None:
+    def __init__(
+        self, key: tuple[int, int], entries: list[Allocation], within: Window | None = None
+    ) -> None:
         self.rank, self.device = key
         self.entries = entries
         numbers, self.times_ps, self.in_use = steps_in_use(entries)
-        peak = int(np.argmax(self.in_use))
+        peak = self._peak(within)
         self.peak_bytes = int(self.in_use[peak])
         self.peak_ps = int(self.times_ps[peak])
         event = int(numbers[peak])
@@ -109,6 +111,20 @@ class _RankUse:
             for each in entries
             if each.begin <= event and (each.end == NEVER or each.end > event)
         ]
+
+    def _peak(self, within: Window | None) -> int:
+        """Return the event after which most was in use, in a window if one is given."""
+        if within is None:
+            return int(np.argmax(self.in_use))
+        intervals = within.intervals(self.rank)
+        counts = np.zeros(len(self.times_ps), dtype=bool)
+        for start_ps, end_ps in intervals:
+            counts |= (self.times_ps >= start_ps) & (self.times_ps < end_ps)
+            # What was in use when it began.
+            before = int(np.searchsorted(self.times_ps, start_ps, side="right")) - 1
+            counts[max(before, 0)] = True
+        places = np.flatnonzero(counts)
+        return int(places[np.argmax(self.in_use[places])]) if len(places) else 0
 
     def phases(self) -> list[PartReport]:
         found = _parts(self.alive, lambda each: each.phase.value)
@@ -173,17 +189,18 @@ class _RankUse:
         )
 
 
-def memory_use(log: OpLog, rank: int | None = None) -> MemoryReport:
+def memory_use(log: OpLog, rank: int | None = None, within: Window | None = None) -> MemoryReport:
     """Return what was allocated on the devices of a run, and what was alive at the peak.
 
     Args:
         log: The log of a run that records its memory.
         rank: Whose peak is described; None: that of the rank with the highest.
+        within: The part of the run whose peaks are meant; None: all of it.
 
     Raises:
         UsageError: The run has no record of its memory, or allocated none, or the rank did not.
     """
-    uses = _uses(log)
+    uses = _uses(log, within)
     asked = [use for use in uses if rank is None or use.rank == rank]
     if not asked:
         known = ", ".join(str(each) for each in sorted({use.rank for use in uses})[:8])
@@ -245,7 +262,7 @@ def _highest(log: AllocationLog) -> tuple[int, int] | None:
     return rank, sip_id
 
 
-def _uses(log: OpLog) -> list[_RankUse]:
+def _uses(log: OpLog, within: Window | None = None) -> list[_RankUse]:
     if log.allocations is None:
         raise UsageError(
             log.about(
@@ -258,7 +275,7 @@ def _uses(log: OpLog) -> list[_RankUse]:
         by_owner.setdefault((each.rank, each.sip_id), []).append(each)
     if not by_owner:
         raise UsageError(log.about("nothing was allocated on a device in this run"))
-    return [_RankUse(key, by_owner[key]) for key in sorted(by_owner)]
+    return [_RankUse(key, by_owner[key], within) for key in sorted(by_owner)]
 
 
 def _ints(values: Sequence[int]) -> Column:

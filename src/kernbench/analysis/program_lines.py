@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict, cast
 
@@ -10,16 +11,16 @@ from rich.text import Text
 
 from kernbench.analysis.critical_path import critical_path
 from kernbench.analysis.lines import lines_table, short_path, shown_lines, source_line
-from kernbench.analysis.tables import is_wide
+from kernbench.analysis.tables import is_wide, ranks_said
 from kernbench.errors import UsageError
-from kernbench.op_log import ProgramLines, RowReader
+from kernbench.op_log import ProgramLines, RowReader, overlap_ps
 from kernbench.report import format_amount, format_ns, format_share, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from kernbench.analysis.critical_path import Segment
-    from kernbench.op_log import Instance, OpLog, Site, Template
+    from kernbench.op_log import Instance, OpLog, Site, Template, Window
 
 _NOWHERE = ("", 0)
 _MOST_FILES = 6
@@ -60,6 +61,9 @@ class ProgramReport(TypedDict):
     """The lines of a program; what they caused adds up to ``all``."""
 
     ranks: int
+    """All of the program's."""
+    ran: int
+    """Those that ran, for all if the run is folded; what lines caused is of them."""
     time_ns: float
     all: Caused
     """Its time on the critical path is that of the run."""
@@ -79,13 +83,14 @@ class _CausedSums(dict["Site", list[int]]):
         return found
 
 
-def program_lines(log: OpLog, ranks: int) -> ProgramReport:
-    """Return what each line of the program caused.
+def program_lines(log: OpLog, ranks: int, within: Window | None = None) -> ProgramReport:
+    """Return what each line of the program caused, in a window if one is given.
 
     A command counts for the line that launched it, a rank's part of a collective for the line that
     called it. In a PyTorch program, what a backward pass does counts for the line of the forward
     operation where that is known. Time of Python counts for the line that comes to use the device
-    next.
+    next. Of a window are the launches and allocations that began in it, and the times and
+    bytes in it.
 
     Raises:
         UsageError: The run does not say.
@@ -101,15 +106,17 @@ def program_lines(log: OpLog, ranks: int) -> ProgramReport:
     sums = _CausedSums()
     reader = _SentBytes()
     for each in log.instances:
-        _add_command(each, log, sums, reader)
+        _add_command(each, log, sums, reader, within)
     sites, of_spans = log.program_lines.sites, log.program_lines.of_spans
     for span, number in zip(log.host_spans, of_spans, strict=True):
-        sums[sites[number]][_WAIT if span.kind == "wait" else _HOST] += span.end_ps - span.start_ps
+        time_ps = overlap_ps(within, span.rank, span.start_ps, span.end_ps)
+        sums[sites[number]][_WAIT if span.kind == "wait" else _HOST] += time_ps
     if log.allocations is not None:
         for allocation in log.allocations.entries:
             site = (allocation.file, allocation.line) if allocation.line else _NOWHERE
-            sums[site][_ALLOCATED] += allocation.size_bytes
-    _add_path(log, sums)
+            if within is None or within.holds(allocation.rank, allocation.begin_ps):
+                sums[site][_ALLOCATED] += allocation.size_bytes
+    _add_path(log, sums, within)
     known: list[CausedByLine] = [
         {"file": file, "line": line, **_caused(values)}
         for (file, line), values in sorted(sums.items())
@@ -117,8 +124,9 @@ def program_lines(log: OpLog, ranks: int) -> ProgramReport:
     ]
     whole = [sum(column) for column in zip(*sums.values(), strict=True)] or [0] * len(_NAMES)
     return {
-        "ranks": len(log.ranks_of(ranks)),
-        "time_ns": log.end_ps / 1000,
+        "ranks": ranks,
+        "ran": len(log.ranks_of(ranks)),
+        "time_ns": (log.end_ps if within is None else within.mean_ps) / 1000,
         "all": _caused(whole),
         "lines": known,
     }
@@ -159,20 +167,23 @@ class _SentBytes:
         return found
 
 
-def _add_command(command: Instance, log: OpLog, sums: _CausedSums, reader: _SentBytes) -> None:
+def _add_command(
+    command: Instance, log: OpLog, sums: _CausedSums, reader: _SentBytes, within: Window | None
+) -> None:
     sent = reader.of(command.template)
-    spans = zip(command.starts_ps, command.ends_ps, strict=True)
+    spans = zip(command.ranks, command.starts_ps, command.ends_ps, strict=True)
     lines = log.program_lines
     assert lines is not None
-    for site, (start_ps, end_ps) in zip(_sites_of(log, lines, command), spans, strict=True):
+    for site, (rank, start_ps, end_ps) in zip(_sites_of(log, lines, command), spans, strict=True):
         values = sums[site]
-        values[_LAUNCHES] += 1
-        values[_DEVICE] += end_ps - start_ps
-        values[_SENT] += sent
+        values[_DEVICE] += overlap_ps(within, rank, start_ps, end_ps)
+        if within is None or within.holds(rank, start_ps):
+            values[_LAUNCHES] += 1
+            values[_SENT] += sent
 
 
-def _add_path(log: OpLog, sums: _CausedSums) -> None:
-    path = critical_path(log)
+def _add_path(log: OpLog, sums: _CausedSums, within: Window | None) -> None:
+    path = critical_path(log, within)
     for segment, site in zip(path, lines_of_path(log, path), strict=True):
         values = sums[site]
         values[_PATH] += segment.duration_ps
@@ -187,17 +198,20 @@ def lines_of_path(log: OpLog, path: Sequence[Segment]) -> list[Site]:
     """
     lines = log.program_lines or ProgramLines()
     commands = {each.launch_id: each for each in log.instances}
-    at_end = {
-        (span.rank, span.end_ps, span.kind): number
-        for span, number in zip(log.host_spans, lines.of_spans, strict=False)
-        if span.end_ps > span.start_ps
-    }
+    ends: dict[tuple[int, str], list[tuple[int, int]]] = {}
+    for span, number in zip(log.host_spans, lines.of_spans, strict=False):
+        if span.end_ps > span.start_ps:
+            ends.setdefault((span.rank, span.kind), []).append((span.end_ps, number))
+    for each in ends.values():
+        each.sort()
     found: list[Site] = []
     for segment in path:
         command = commands.get(segment.launch)
         if command is None:
-            number = at_end.get((segment.rank, segment.end_ps, segment.kind), 0)  # type: ignore[arg-type]
-            found.append(lines.sites[number])
+            # A window may have cut its end off.
+            known = ends.get((segment.rank, segment.kind), ())
+            place = bisect_left(known, (segment.end_ps, 0))
+            found.append(lines.sites[known[place][1] if place < len(known) else 0])
         else:
             found.append(_sites_of(log, lines, command)[command.ranks.index(segment.rank)])
     return found
@@ -205,8 +219,8 @@ def lines_of_path(log: OpLog, path: Sequence[Segment]) -> list[Site]:
 
 def print_program_lines(found: ProgramReport, sources: Mapping[str, str], console: Console) -> None:
     """Print the program's source with what each line caused; ``sources`` are texts by path."""
-    ranks, whole = found["ranks"], found["all"]
-    said = f"{ranks} rank{'s' if ranks != 1 else ''}, {format_ns(found['time_ns'])}"
+    whole = found["all"]
+    said = f"{ranks_said(found['ranks'], found['ran'])}, {format_ns(found['time_ns'])}"
     console.print(Text(f"\nlines of the program: {said}; in all {', '.join(_in_words(whole))}"))
     by_file: dict[str, dict[int, CausedByLine]] = {}
     for each in found["lines"]:

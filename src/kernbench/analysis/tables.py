@@ -32,6 +32,17 @@ def plain_table(*columns: str, left: int = 1) -> Table:
     return table
 
 
+def ranks_said(ranks: int, ran: int, machine: str = "") -> str:
+    """Return how many ranks there are, of which machine, and how many of a folded run ran.
+
+    >>> ranks_said(1, 1), ranks_said(1024, 1, "h100-sxm")
+    ('1 rank', '1024 ranks of h100-sxm (1 of them ran)')
+    """
+    of = f" of {machine}" if machine else ""
+    folded = "" if ran == ranks else f" ({ran} of them ran)"
+    return f"{ranks} rank{'s' if ranks != 1 else ''}{of}{folded}"
+
+
 class TableColumn(NamedTuple):
     """A column of a table that fits itself to the console."""
 

@@ -10,14 +10,16 @@ from rich.text import Text
 from kernbench.analysis.attribution import RANKS, Spent, attribution
 from kernbench.analysis.critical_path import Segment, critical_path
 from kernbench.analysis.program_lines import lines_of_path
-from kernbench.analysis.tables import SHOWN_LINES, TableColumn, fitting_table
+from kernbench.analysis.ranges import ALL, STARTUP
+from kernbench.analysis.tables import SHOWN_LINES, TableColumn, fitting_table, ranks_said
 from kernbench.report import FamilyReport, accuracy_line, format_ns, format_share
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from kernbench.analysis.ranges import RunPart
     from kernbench.hardware import Machine
-    from kernbench.op_log import OpLog, Site
+    from kernbench.op_log import OpLog, Site, Window
 
 _LEAST_WAIT = 0.01
 """The least share of all ranks' time: with less waiting for each other there is no straggler."""
@@ -65,6 +67,22 @@ class StragglerReport(TypedDict):
     """Share of all that ranks have waited for each other."""
 
 
+class PartOfRun(TypedDict):
+    """Which part of a run all of it is about."""
+
+    name: str
+    said: str
+    """In words, with its time."""
+
+
+class Startup(TypedDict):
+    """What is before the first step of a run."""
+
+    time_ns: float
+    """The mean of all ranks, as are those by resource, which add up to it."""
+    resources: dict[str, float]
+
+
 class Why(TypedDict):
     """What ``kernbench why --json`` prints."""
 
@@ -74,6 +92,11 @@ class Why(TypedDict):
     ran: int
     """Those that ran, for all if the run is folded; ``spent`` and ``critical_path`` are of them."""
     time_ns: float
+    """That of the run, or of the part of it, as a mean of all ranks."""
+    part: NotRequired[PartOfRun]
+    """The part of the run that all of this is about; left out where it is about all of it."""
+    startup: NotRequired[Startup]
+    """Left out where the part is not a step that was chosen because nothing else was asked for."""
     spent: list[SpentReport]
     critical_path: list[SegmentReport]
     straggler: NotRequired[StragglerReport]
@@ -83,20 +106,25 @@ class Why(TypedDict):
 
 
 def explain(
-    log: OpLog, machine: Machine, ranks: int, accuracy: list[FamilyReport] | None = None
+    log: OpLog,
+    machine: Machine,
+    ranks: int,
+    accuracy: list[FamilyReport] | None = None,
+    part: RunPart | None = None,
 ) -> Why:
     """Return where the time of each rank went, and the run's critical path.
 
-    ``accuracy`` is the report's.
+    ``accuracy`` is the report's. With a ``part``, all of it is of that part of the run.
     """
-    path = critical_path(log)
+    within = None if part is None else part.window
+    path = critical_path(log, within)
     sites = lines_of_path(log, path)
     why: Why = {
         "machine": machine.name,
         "ranks": ranks,
         "ran": len(log.ranks_of(ranks)),
-        "time_ns": log.end_ps / 1000,
-        "spent": [_spent_report(each) for each in attribution(log, machine, ranks)],
+        "time_ns": (log.end_ps if within is None else within.mean_ps) / 1000,
+        "spent": [_spent_report(each) for each in attribution(log, machine, ranks, within)],
         "critical_path": [
             _segment_report(each, site) for each, site in zip(path, sites, strict=True)
         ],
@@ -104,9 +132,22 @@ def explain(
     straggler = _straggler(why["spent"], why["time_ns"] * why["ran"])
     if straggler is not None:
         why["straggler"] = straggler
-    if accuracy:
+    if part is not None and within is not None:
+        why["part"] = {"name": part.name, "said": part.said}
+        if part.startup is not None:
+            why["startup"] = _startup(attribution(log, machine, ranks, part.startup), part.startup)
+    elif accuracy:
+        # The shares are those of the run.
         why["accuracy"] = accuracy
     return why
+
+
+def _startup(spent: Sequence[Spent], window: Window) -> Startup:
+    sums: dict[str, float] = {}
+    for each in spent:
+        time_ns = each.time_ps / 1000 / len(window.ranks)
+        sums[each.resource] = sums.get(each.resource, 0) + time_ns
+    return {"time_ns": window.mean_ps / 1000, "resources": sums}
 
 
 def _straggler(spent: Sequence[SpentReport], whole_ns: float) -> StragglerReport | None:
@@ -153,11 +194,17 @@ def _segment_report(segment: Segment, site: Site) -> SegmentReport:
 def print_why(why: Why, console: Console, *, whole_path: bool = False) -> None:
     """Print the tables: resources, what used them, and the critical path, summed up or whole."""
     ranks, ran, time_ns = why["ranks"], why["ran"], why["time_ns"]
-    folded = "" if ran == ranks else f" ({ran} of them ran)"
-    said = f"{ranks} rank{'s' if ranks != 1 else ''} of {why['machine']}{folded}"
+    said = ranks_said(ranks, ran, why["machine"])
     console.print(Text(f"\n{said}, {format_ns(time_ns)}"))
+    if part := why.get("part"):
+        console.print(Text(part["said"]))
+    if startup := why.get("startup"):
+        before = f"{format_ns(startup['time_ns'])} before the first step"
+        console.print(Text(f"{before}: --range {STARTUP}; the whole run: --range {ALL}"))
     path = (_PATH, _whole_path(why)) if whole_path else (_path_columns(why), _path_sums(why))
-    for columns, rows in ((_RESOURCES, _resources(why)), (_USES, _uses(why)), path):
+    beside = (TableColumn("in start-up"),) if "startup" in why else ()
+    resources = ((*_RESOURCES, *beside), _resources(why))
+    for columns, rows in (resources, (_USES, _uses(why)), path):
         console.print("", fitting_table(console, columns, rows), sep="\n")
     if late := why.get("straggler"):
         share = format_share(late["waited_ns"], why["time_ns"] * ran)
@@ -187,6 +234,8 @@ def _resources(why: Why) -> Iterator[list[str]]:
         times = by_rank.setdefault(each["resource"], {})
         times[each["rank"]] = times.get(each["rank"], 0) + each["time_ns"]
     ranks, whole = why["ran"], why["time_ns"]
+    startup = why.get("startup")
+    before = {} if startup is None else dict(startup["resources"])
     for resource, times in sorted(by_rank.items(), key=lambda each: -sum(each[1].values())):
         most = max(times, key=lambda rank: (times[rank], -rank))
         least_ns = min(times.values()) if len(times) == ranks else 0.0
@@ -198,7 +247,10 @@ def _resources(why: Why) -> Iterator[list[str]]:
             format_ns(least_ns),
             format_ns(times[most]),
             str(most),
+            format_ns(before.pop(resource, 0)),
         ]
+    for resource, time_ns in sorted(before.items(), key=lambda each: -each[1]):
+        yield [resource, "", "", "", "", "", format_ns(time_ns)]
 
 
 _USES = (
@@ -211,13 +263,12 @@ _USES = (
 
 
 def _uses(why: Why) -> Iterator[list[str]]:
-    """The kernels and collectives behind the resources, the longest first."""
+    """What is behind the resources, the longest first: all of it adds up to the time of ranks."""
     sums: dict[tuple[str, ...], float] = {}
     for each in why["spent"]:
-        if each["name"]:
-            place = _place(each["file"], each["line"])
-            use = (each["name"], each["resource"], each["detail"], place)
-            sums[use] = sums.get(use, 0) + each["time_ns"]
+        place = _place(each["file"], each["line"])
+        use = (each["name"] or each["resource"], each["resource"], each["detail"], place)
+        sums[use] = sums.get(use, 0) + each["time_ns"]
     whole = why["time_ns"] * why["ran"]
     ordered = sorted(sums.items(), key=lambda item: -item[1])
     for key, time_ns in ordered[:SHOWN_LINES]:
@@ -243,8 +294,10 @@ def _path_sums(why: Why) -> Iterator[list[str]]:
         own[0] += 1
         own[1] += each["end_ns"] - each["start_ns"]
     longest = sorted(sums.items(), key=lambda item: -item[1][1])
+    # Of a step, ranks may have a little more or less than their mean.
+    whole_ns = sum(own[1] for own in sums.values())
     for (name, kind), (count, time_ns) in longest[:SHOWN_LINES]:
-        share = format_share(time_ns, why["time_ns"])
+        share = format_share(time_ns, whole_ns)
         yield [name, kind, f"{count:.0f}", format_ns(time_ns), share]
     yield from _rest([own[1] for _, own in longest[SHOWN_LINES:]], 2, 1)
 

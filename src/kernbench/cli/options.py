@@ -12,7 +12,9 @@ from kernbench.checks import as_allowed
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from kernbench.analysis import RunPart
     from kernbench.hardware import Machine as LoadedMachine
+    from kernbench.op_log import OpLog
 
 
 def _allowed(given: list[str] | None) -> list[str] | None:
@@ -117,6 +119,19 @@ Price = Annotated[
 ]
 AnalysisJson = Annotated[
     str | None, typer.Option(metavar="FILE|-", help="Write it as JSON; - is stdout.")
+]
+Range = Annotated[
+    str | None,
+    typer.Option(
+        "--range",
+        metavar="NAME",
+        help="Only that part of the run: a range or step that its program names, FILE:LINE for "
+        "steps that begin at a line, start-up, rest, or all.",
+    ),
+]
+Steps = Annotated[
+    str | None,
+    typer.Option(metavar="2:", help="Only those steps, or those ranges of NAME: 3, 2:, 2:5, -1."),
 ]
 Check = Annotated[
     bool | None,
@@ -298,6 +313,14 @@ class AnalysisOptions(SavedRunOptions):
     """What those take that explain runs."""
 
     json: AnalysisJson = None
+    range: Range = None
+    steps: Steps = None
+
+    def part(self, log: OpLog, *, is_steady: bool = True) -> RunPart:
+        """Return the part of a run that was asked for; without a word, perhaps its steady step."""
+        from kernbench.analysis import part_of
+
+        return part_of(log, self.range, self.steps, is_steady=is_steady)
 
 
 @dataclass(frozen=True, kw_only=True)

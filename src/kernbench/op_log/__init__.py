@@ -35,7 +35,16 @@ from kernbench.op_log.run_energy import (
 )
 from kernbench.op_log.spans import Spans, build_spans, covered_ps, exposed_ps
 from kernbench.op_log.steady import steady_step_ps
+from kernbench.op_log.steps import (
+    RunStep,
+    RunSteps,
+    all_steps,
+    find_steps,
+    named_windows,
+    range_names,
+)
 from kernbench.op_log.uncollected import uncollected
+from kernbench.op_log.windows import DeviceTimes, Window, joined, overlap_ps
 
 __all__ = [
     "HOST_KINDS",
@@ -46,6 +55,7 @@ __all__ = [
     "WIDE_COLUMNS",
     "Column",
     "CommandColumns",
+    "DeviceTimes",
     "Each",
     "Energy",
     "EnergyReport",
@@ -59,13 +69,17 @@ __all__ = [
     "ProgramLines",
     "RowReader",
     "Rows",
+    "RunStep",
+    "RunSteps",
     "Site",
     "Spans",
     "Template",
     "TextColumn",
+    "Window",
     "WorkCounts",
     "absolute_ps",
     "added",
+    "all_steps",
     "average_watts",
     "build_spans",
     "command_columns",
@@ -73,10 +87,15 @@ __all__ = [
     "covered_ps",
     "energy_of",
     "exposed_ps",
+    "find_steps",
     "host_columns",
+    "joined",
+    "named_windows",
     "of_all",
+    "overlap_ps",
     "pace_of",
     "power_over_time",
+    "range_names",
     "rank_shares",
     "steady_step_ps",
     "uncapped",

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from kernbench.op_log.energy import Energy
 from kernbench.op_log.spans import Spans, build_spans
+from kernbench.op_log.windows import Window
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine, PowerSpec
@@ -80,23 +81,35 @@ class _EnergyUse:
 
 
 def energy_of(
-    log: OpLog, machine: Machine, ranks: int, spans: Spans | None = None
+    log: OpLog,
+    machine: Machine,
+    ranks: int,
+    spans: Spans | None = None,
+    within: Window | None = None,
 ) -> EnergyReport | None:
     """Return what the devices of a run take, None for a machine that says nothing of energy.
 
     Each command's energy is counted once; a device that only takes part in a collective draws its
-    ``active_w`` and ``standby_w``, too. Idle devices count from 0 to the end of the log.
+    ``active_w`` and ``standby_w``, too. Idle devices count from 0 to the end of the log. With a
+    window, what they take in it: of a command that it cuts, in proportion to time.
     """
     spans = build_spans(log) if spans is None else spans
     powers = _powers(spans, machine, ranks)
     if powers is None:
         return None
     end_ps = log.end_ps
-    idle_pj = [round(power.idle_w * end_ps) for power in powers]
+    window = Window({rank: [(0, end_ps)] for rank in range(ranks)}) if within is None else within
+    # Of a folded run, those that did not run take as long as the first one that did.
+    lengths_ps = [
+        window.length_ps(each if each in window else window.ranks[0]) for each in range(ranks)
+    ]
+    idle_pj = [round(power.idle_w * ps) for power, ps in zip(powers, lengths_ps, strict=True)]
     entries = _by_rank(spans, ranks)
     waits = _exposed_of(spans, entries)
-    energies = _energies(spans)
-    uses = [*_uses(spans, energies), *_waiting(waits, powers)]
+    energies = whole = _energies(spans)
+    if within is not None:
+        energies = {part: _inside(pj, spans, within) for part, pj in whole.items()}
+    uses = [*_uses(spans, energies, entries, within), *_waiting(waits, powers, window)]
     by_rank = list(idle_pj)
     parts: defaultdict[str, int] = defaultdict(int, {IDLE: sum(idle_pj)})
     for use in uses:
@@ -104,22 +117,25 @@ def energy_of(
             by_rank[use.rank] += pj
             parts[part] += pj
     total = sum(by_rank)
-    steps = _steps(spans, energies, entries, waits, powers, end_ps)
-    peaks = [float(watts.max(initial=0)) for _, watts in steps]
+    steps = _steps(spans, whole, entries, waits, powers, end_ps)
+    peaks = [
+        float(watts[:-1][np.diff(window.until(rank, times)) > 0].max(initial=0))
+        for rank, (times, watts) in enumerate(steps)
+    ]
     return {
         "devices": ranks,
         "energy_j": total / _PJ_PER_J,
-        "average_w": total / end_ps / ranks if end_ps else 0.0,
+        "average_w": total / sum(lengths_ps) if any(lengths_ps) else 0.0,
         "idle_j": sum(idle_pj) / _PJ_PER_J,
         "parts_j": {part: pj / _PJ_PER_J for part, pj in parts.items() if pj},
         "per_rank": [
             {
                 "rank": rank,
                 "energy_j": pj / _PJ_PER_J,
-                "average_w": pj / end_ps if end_ps else 0.0,
+                "average_w": pj / ps if ps else 0.0,
                 "peak_w": peaks[rank],
             }
-            for rank, pj in enumerate(by_rank)
+            for rank, (pj, ps) in enumerate(zip(by_rank, lengths_ps, strict=True))
         ],
         "uses": _by_name(uses, powers),
     }
@@ -246,7 +262,27 @@ def _in_proportion(total: int, weights: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(after - before for before, after in pairwise(bounds))
 
 
-def _uses(spans: Spans, energies: Mapping[Energy, Column]) -> Iterator[_EnergyUse]:
+def _inside(energy_pj: Column, spans: Spans, within: Window) -> Column:
+    """Return the part of each entry's energy that it takes in a window."""
+    found = np.zeros_like(energy_pj)
+    times = (spans.rank.tolist(), spans.start_ps.tolist(), spans.end_ps.tolist())
+    for entry, (rank, start_ps, end_ps) in enumerate(zip(*times, strict=True)):
+        pj, time_ps = int(energy_pj[entry]), end_ps - start_ps
+        if within.overlap_ps(rank, start_ps, end_ps) == time_ps:
+            found[entry] = pj if time_ps or within.holds(rank, start_ps) else 0
+            continue
+        for part in within.clipped(rank, start_ps, end_ps):
+            before, after = (pj * (edge - start_ps) // time_ps for edge in part)
+            found[entry] += after - before
+    return found
+
+
+def _uses(
+    spans: Spans,
+    energies: Mapping[Energy, Column],
+    entries: Sequence[Column],
+    within: Window | None,
+) -> Iterator[_EnergyUse]:
     num = len(spans.templates)
     # Of the pairs of a rank and a template, which are many where ranks are, few occur.
     cells, cell = np.unique(spans.rank * num + spans.template, return_inverse=True)
@@ -258,9 +294,18 @@ def _uses(spans: Spans, energies: Mapping[Energy, Column]) -> Iterator[_EnergyUs
 
     counts = np.bincount(cell, minlength=len(cells))
     times = summed(spans.end_ps - spans.start_ps)
+    if within is not None:
+        edges = (spans.start_ps, spans.start_ps + 1, spans.end_ps)
+        starts, begun, ends = (np.zeros(len(spans), dtype=np.int64) for _ in edges)
+        for rank, mine in enumerate(entries):
+            for found, times_ps in zip((starts, begun, ends), edges, strict=True):
+                found[mine] = within.until(rank, times_ps[mine])
+        counts, times = summed(begun - starts), summed(ends - starts)
     parts = {part: summed(column) for part, column in energies.items()}
     for each, pair in enumerate(cells.tolist()):
         rank, number = divmod(pair, num)
+        if not (counts[each] or times[each]):
+            continue
         yield _EnergyUse(
             rank,
             spans.templates[number].kind,
@@ -298,11 +343,11 @@ def _covering(spans: Spans, which: Column, edges: Column) -> Column:
 
 
 def _waiting(
-    waits: Sequence[tuple[Column, Column]], powers: Sequence[PowerSpec]
+    waits: Sequence[tuple[Column, Column]], powers: Sequence[PowerSpec], within: Window
 ) -> Iterator[_EnergyUse]:
     """Yield what devices take beside the bytes while collectives run and no kernel does."""
     for rank, ((starts, ends), power) in enumerate(zip(waits, powers, strict=True)):
-        time_ps = int((ends - starts).sum())
+        time_ps = int((within.until(rank, ends) - within.until(rank, starts)).sum())
         pj = round(power.running_w * time_ps)
         if pj:
             parts = {Energy.CLOCKS.value: pj}

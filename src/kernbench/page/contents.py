@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernbench.analysis import attribution, communication, critical_path, difference
+from kernbench.analysis import (
+    ALL,
+    STARTUP,
+    attribution,
+    clipped,
+    communication,
+    critical_path,
+    difference,
+    part_of,
+)
 from kernbench.hardware import leaves
+from kernbench.op_log import find_steps, range_names
 from kernbench.page.energy import energy
 from kernbench.page.kernels import kernels
 from kernbench.page.lanes import timeline
@@ -15,11 +25,20 @@ from kernbench.page.times import times
 from kernbench.report import accuracy_line
 
 if TYPE_CHECKING:
+    from kernbench.analysis import RunPart, Segment
     from kernbench.saved import SavedRun
 
 
+_MOST_PARTS = 16
+_MOST_LOOKS = 400_000
+"""How many commands all parts of a run may have together: each of them is looked at for each."""
+
+
 def contents(
-    run: SavedRun, before: SavedRun | None = None, findings: Mapping[str, Any] | None = None
+    run: SavedRun,
+    before: SavedRun | None = None,
+    findings: Mapping[str, Any] | None = None,
+    part: RunPart | None = None,
 ) -> dict[str, Any]:
     """Return what the page of a run shows.
 
@@ -27,6 +46,7 @@ def contents(
         run: The run.
         before: Another one; then also what changed since that.
         findings: What ``kernbench.retime.findings`` returned for the run.
+        part: The part of the run that is shown first; None: the steady step, if it has steps.
     """
     log = run.log
     path = critical_path(log)
@@ -35,6 +55,7 @@ def contents(
         "about": _about(run),
         "findings": findings,
         "times": times(spent, log.ranks_of(run.ranks), path),
+        **_parts(run, path, part),
         "timeline": timeline(log, run.machine, path),
         "kernels": kernels(run),
         "collectives": run.report["collectives"],
@@ -50,6 +71,43 @@ def contents(
             "before_about": _about(before),
         }
     return found
+
+
+def _parts(run: SavedRun, path: Sequence[Segment], part: RunPart | None) -> dict[str, Any]:
+    """Return the parts of a run that a reader can choose, and the number of the first one shown.
+
+    These are the whole run, what was asked for, its steady step and the others, and its ranges.
+    """
+    log = run.log
+    first = part_of(log) if part is None else part
+    steps = find_steps(log) if log.host_ranges else None
+    names = [] if steps is None else [STARTUP, *(each.name for each in steps.steps)]
+    names += [each for each in range_names(log) if each not in names]
+    known = {each: part_of(log, each) for each in names[: _most_parts(run)]}
+    chosen = {ALL: part_of(log, ALL), **known, first.name: first}
+    found = []
+    for each in chosen.values():
+        window = each.window
+        shown: dict[str, Any] = {"name": each.name, "time_ps": log.end_ps, "from_ps": 0}
+        if window is not None:
+            edges = [edge for rank in window.ranks for i in window.intervals(rank) for edge in i]
+            if not edges:
+                continue
+            spent = attribution(log, run.machine, run.ranks, window)
+            shown |= {
+                "time_ps": window.mean_ps,
+                "from_ps": min(edges),
+                "to_ps": max(edges),
+                "said": each.said,
+                "times": times(spent, log.ranks_of(run.ranks), clipped(path, window)),
+            }
+        found.append(shown)
+    at = next((n for n, each in enumerate(found) if each["name"] == first.name), 0)
+    return {"parts": found, "part": at}
+
+
+def _most_parts(run: SavedRun) -> int:
+    return min(_MOST_PARTS, _MOST_LOOKS // (len(run.log) + len(run.log.host_spans) + 1))
 
 
 def _about(run: SavedRun) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from kernbench.page.contents import contents
 
 if TYPE_CHECKING:
+    from kernbench.analysis import RunPart
     from kernbench.saved import SavedRun
 
 _LIBRARIES = ("d3", "plot.umd")
@@ -29,6 +30,7 @@ def dump_page(
     run: SavedRun,
     before: SavedRun | None = None,
     findings: Mapping[str, Any] | None = None,
+    part: RunPart | None = None,
 ) -> None:
     """Write the page of a run to an open file.
 
@@ -39,8 +41,9 @@ def dump_page(
         run: The run.
         before: Another one; the page then says what changed since that.
         findings: What ``kernbench.retime.findings`` returned for the run, if they are to be shown.
+        part: The part of the run that is shown first; None: the steady step, if it has steps.
     """
-    out.write(_document(contents(run, before, findings)).encode())
+    out.write(_document(contents(run, before, findings, part)).encode())
 
 
 def _document(found: dict[str, Any]) -> str:

@@ -38,12 +38,11 @@ def _by_rank(spent: Sequence[Spent], ranks: Sequence[int]) -> dict[str, Any]:
 
 
 def _uses(spent: Sequence[Spent]) -> dict[str, Any]:
-    """Return the kernels and collectives behind the resources, the longest first."""
+    """Return what is behind the resources, the longest first: it adds up to the time of all."""
     sums: dict[tuple[str, str, str, str, int], int] = {}
     for each in spent:
-        if each.name:
-            key = (each.name, each.resource, each.detail, *each.site)
-            sums[key] = sums.get(key, 0) + each.time_ps
+        key = (each.name or each.resource, each.resource, each.detail, *each.site)
+        sums[key] = sums.get(key, 0) + each.time_ps
     ordered = sorted(sums.items(), key=lambda item: (-item[1], item[0]))
     names = ("name", "resource", "detail", "file", "line")
     return {
@@ -52,6 +51,7 @@ def _uses(spent: Sequence[Spent]) -> dict[str, Any]:
             for key, time_ps in ordered[:MOST_USES]
         ],
         "num_uses": len(ordered),
+        "rest_ps": sum(time_ps for _, time_ps in ordered[MOST_USES:]),
     }
 
 

@@ -33,6 +33,7 @@ from kernbench.report.columns import (
     shown_as,
 )
 from kernbench.report.peaks import Peaks, peaks_of
+from kernbench.report.steps import StepsReport, steps_of
 from kernbench.report.units import format_ns
 
 _NS_PER_HOUR = 3600e9
@@ -100,6 +101,8 @@ class Report(TypedDict):
     accuracy: NotRequired[list[FamilyReport]]
     """Left out for a machine of which nothing was measured."""
     range: NotRequired[TimeRange]
+    steps: NotRequired[StepsReport]
+    """Left out for a program that names no steps and calls no optimizer."""
     energy: NotRequired[EnergyReport]
     """Left out for a machine that says nothing of energy."""
     cost_usd: NotRequired[float]
@@ -139,6 +142,9 @@ def build_report(
     found = range_of(report["time_ns"], kinds, likenesses(machine))
     if found is not None:
         report["range"] = found
+    steps = steps_of(log, machine, ranks, peaks)
+    if steps is not None:
+        report["steps"] = steps
     energy = energy_of(log, machine, ranks, spans)
     if energy is not None and log.running is not None:
         energy = of_all(energy, log.running)

@@ -14,6 +14,7 @@ from kernbench.report.accuracy import accuracy_line, range_line
 from kernbench.report.columns import WIDE_COLUMNS, Column, Numbers, Row, columns_of, shown_as
 from kernbench.report.idle import IdleParts
 from kernbench.report.peaks import Peaks
+from kernbench.report.steps import steps_line, steps_table
 from kernbench.report.summary import CollectiveReport, KernelReport, RankReport, Report
 from kernbench.report.units import format_ns, format_share
 
@@ -35,6 +36,9 @@ def print_report(
     console.print(_rank_table(report, peaks, console.width))
     if idle is not None and (text := idle_line(report, idle)):
         console.print(Text(text))
+    if steps := report.get("steps"):
+        console.print("", steps_table(steps), sep="\n")
+        console.print(Text(steps_line(steps)))
     if report["kernels"]:
         console.print("", _kernel_table(report, peaks, console.width), sep="\n")
     if report["collectives"]:

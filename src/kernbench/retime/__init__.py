@@ -1,7 +1,14 @@
 """Saved runs, done again without their programs: on another machine, or with keys changed."""
 
 from kernbench.retime.all_ranks import placements_of_all, play_all_ranks
-from kernbench.retime.findings import RankedFindings, as_markdown, findings, print_findings
+from kernbench.retime.findings import (
+    RankedFindings,
+    as_markdown,
+    findings,
+    host_findings,
+    print_findings,
+    print_host_findings,
+)
 from kernbench.retime.retiming import Retiming
 from kernbench.retime.what_if import WhatIf
 from kernbench.retime.work_of_ranks import (
@@ -21,9 +28,11 @@ __all__ = [
     "findings",
     "first_difference",
     "groups_of",
+    "host_findings",
     "other_calls",
     "placements_of_all",
     "play_all_ranks",
     "print_findings",
+    "print_host_findings",
     "work_of_ranks",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar
 
 from rich.text import Text
 
@@ -14,6 +14,8 @@ from kernbench.analysis import (
     OF_HOST,
     RANKS,
     WAIT,
+    WHOLE_RUN,
+    RunPart,
     Spent,
     TableColumn,
     attribution,
@@ -29,8 +31,10 @@ from kernbench.report import (
     published_errors,
 )
 from kernbench.retime.host_changes import (
+    compiled,
     in_graphs,
     knows_lines_of_actions,
+    with_half_the_operations,
     without_line,
     without_waits,
 )
@@ -43,6 +47,9 @@ if TYPE_CHECKING:
     from kernbench.report import FamilyAccuracy
     from kernbench.saved import SavedRun
 
+    _ToTry = Callable[[SavedRun, list[Spent], float], Iterator[tuple[WhatIf, list[Spent]]]]
+    """Yields changes, with what is spent on what they change, of a part that takes so many ps."""
+
 K = TypeVar("K", int, str, tuple[str, int])
 _MOST_KERNELS = 6
 """Kernels of which each is tried without time, those that ranks spend most time on."""
@@ -50,6 +57,10 @@ _MOST_LINES = 3
 """The most lines of the program of which each is tried without its hosts' time."""
 _LEAST_SHARE = 0.001
 """The least share of the run: what has less is not tried, and what saves less is no finding."""
+_LEAST_OF_HOSTS = 0.1
+"""The least share of the time that hosts have, for what would shorten it to be tried unasked."""
+_MOST_NUMBERS = 400_000
+"""And the most numbers of actions of all ranks, four each: to do them again takes seconds."""
 _SHOWN_LAUNCHES = 3
 
 MACHINE = (
@@ -112,6 +123,16 @@ HOSTS = (
         acts=in_graphs,
     ),
     WhatIf(
+        "launches by torch.compile",
+        frozenset({OF_HOST["launch"], OF_HOST["dispatch"], OF_HOST["python"]}),
+        acts=compiled,
+    ),
+    WhatIf(
+        "half as many operations",
+        frozenset({OF_HOST["launch"], OF_HOST["dispatch"], OF_HOST["python"]}),
+        acts=with_half_the_operations,
+    ),
+    WhatIf(
         "no reads and synchronizations",
         frozenset({OF_HOST["read"], WAIT}),
         acts=without_waits,
@@ -153,33 +174,70 @@ class RankedFindings(TypedDict):
     machine: str
     ranks: int
     time_ns: float
+    part: NotRequired[str]
+    """The part of the run that all of it is about, in words; left out for the whole run."""
     tried: int
     """How many changes were tried."""
     findings: list[Finding]
 
 
-def findings(saved: SavedRun) -> RankedFindings:
-    """Return what holds a saved run up, by doing it again with each change.
+def findings(saved: SavedRun, part: RunPart = WHOLE_RUN) -> RankedFindings:
+    """Return what holds a saved run or a part of it up, by doing it again with each change.
 
     Raises:
         UsageError: The run cannot be retimed; says why.
     """
-    log, end_ps = saved.log, saved.log.end_ps
-    spent = attribution(log, saved.machine, saved.ranks)
+    return _ranked(saved, part, _to_try)
+
+
+def host_findings(saved: SavedRun, part: RunPart = WHOLE_RUN) -> RankedFindings | None:
+    """Return what would shorten the time of the hosts of a PyTorch program, by doing it again.
+
+    None where they have little of the time, where that cannot be tried, or takes long.
+    """
+    actions = saved.actions
+    if (
+        actions is None
+        or "pytorch" not in actions.described
+        or actions.described["refused"]
+        or sum(len(each.values) for each in actions.actors) > _MOST_NUMBERS
+    ):
+        return None
+    spent = attribution(saved.log, saved.machine, saved.ranks, part.window)
+    of_hosts = _total([each for each in spent if each.resource in OF_HOST.values()])
+    if of_hosts < _LEAST_OF_HOSTS * _total(spent):
+        return None
+    return _ranked(saved, part, _changes_of_hosts)
+
+
+def _changes_of_hosts(
+    saved: SavedRun, spent: list[Spent], end_ps: float
+) -> Iterator[tuple[WhatIf, list[Spent]]]:
+    least_ps = _LEAST_SHARE * end_ps * _num_run(saved)
+    tries = _hosts_to_try(saved, [each for each in spent if each.resource in _OF_HOSTS], least_ps)
+    return (each for each in tries if each[0] in HOSTS)
+
+
+def _ranked(saved: SavedRun, part: RunPart, to_try: _ToTry) -> RankedFindings:
+    log = saved.log
+    end_ps = part.time_ps(log)
+    spent = attribution(log, saved.machine, saved.ranks, part.window)
     found: list[Finding] = []
     tried = 0
-    for each, parts in _to_try(saved, spent):
+    for each, parts in to_try(saved, spent, end_ps):
         try:
             done = each.run(saved)
         except MachineError:
             # Not every machine has the key.
             continue
         tried += 1
-        gain_ps = end_ps - done.log.end_ps
+        gain_ps = end_ps - part.time_ps(done.log)
         if gain_ps >= _LEAST_SHARE * end_ps:
-            found.append(_finding(saved, each, parts, gain_ps, done.detail))
+            finding = _finding(saved, each, parts, done.detail, part)
+            times: Any = {"gain_ns": gain_ps / 1000, "time_ns": (end_ps - gain_ps) / 1000}
+            found.append({**finding, **times})
     found.sort(key=lambda each: -each["gain_ns"])
-    return {
+    ranked: RankedFindings = {
         "program": saved.program,
         "machine": saved.machine.name,
         "ranks": saved.ranks,
@@ -187,11 +245,16 @@ def findings(saved: SavedRun) -> RankedFindings:
         "tried": tried,
         "findings": found,
     }
+    if part.window is not None:
+        ranked["part"] = part.said
+    return ranked
 
 
-def _to_try(saved: SavedRun, spent: list[Spent]) -> Iterator[tuple[WhatIf, list[Spent]]]:
+def _to_try(
+    saved: SavedRun, spent: list[Spent], end_ps: float
+) -> Iterator[tuple[WhatIf, list[Spent]]]:
     """Yield changes that may save time, with what is spent on what they change."""
-    least_ps = _LEAST_SHARE * saved.log.end_ps * _num_run(saved)
+    least_ps = _LEAST_SHARE * end_ps * _num_run(saved)
     kernels = {each.template.name for each in saved.log.instances if each.template.kind == "kernel"}
     of_kernels: dict[str, list[Spent]] = {}
     for each in spent:
@@ -206,13 +269,15 @@ def _to_try(saved: SavedRun, spent: list[Spent]) -> Iterator[tuple[WhatIf, list[
         if _total(own) >= least_ps and what.applies(saved.machine):
             yield what, own
     if saved.actions is not None and "pytorch" in saved.actions.described:
-        yield from _hosts_to_try(saved, [each for each in spent if each.resource in _OF_HOSTS])
+        of_hosts = [each for each in spent if each.resource in _OF_HOSTS]
+        yield from _hosts_to_try(saved, of_hosts, least_ps)
 
 
-def _hosts_to_try(saved: SavedRun, spent: list[Spent]) -> Iterator[tuple[WhatIf, list[Spent]]]:
+def _hosts_to_try(
+    saved: SavedRun, spent: list[Spent], least_ps: float
+) -> Iterator[tuple[WhatIf, list[Spent]]]:
     """Yield changes of hosts that run ahead, with what is spent on what they change."""
     log = saved.log
-    least_ps = _LEAST_SHARE * log.end_ps * _num_run(saved)
     # Waits for a collective are waits for other ranks.
     collectives = {
         each.template.name for each in log.instances if each.template.kind == "collective"
@@ -246,7 +311,7 @@ def _total(spent: list[Spent]) -> int:
 
 
 def _finding(
-    saved: SavedRun, what: WhatIf, spent: list[Spent], gain_ps: int, detail: str
+    saved: SavedRun, what: WhatIf, spent: list[Spent], detail: str, part: RunPart
 ) -> Finding:
     rank = _longest(spent, lambda each: each.rank)
     site = _longest([each for each in spent if each.site[1]] or spent, lambda each: each.site)
@@ -258,14 +323,18 @@ def _finding(
         (each for each in there if each.name == name), key=lambda each: (each.time_ps, -each.rank)
     )
     launches = [
-        each for each in saved.log.instances if each.template.name == name and rank in each.ranks
+        each
+        for each in saved.log.instances
+        if each.template.name == name
+        and rank in each.ranks
+        and (part.window is None or part.window.holds(rank, min(each.starts_ps)))
     ]
     launches.sort(key=lambda each: (min(each.starts_ps) - max(each.ends_ps), each.launch_id))
     return {
         "what": what.what,
         "detail": detail,
-        "gain_ns": gain_ps / 1000,
-        "time_ns": (saved.log.end_ps - gain_ps) / 1000,
+        "gain_ns": 0.0,
+        "time_ns": 0.0,
         "spent_ns": _total(spent) / _num_run(saved) / 1000,
         "held_up_by": most.resource,
         "name": name,
@@ -328,6 +397,29 @@ def print_findings(found: RankedFindings, console: Console) -> None:
     console.print(Text(f"\n{_ABOUT}"))
 
 
+_CHANGES = (
+    TableColumn("what would shorten hosts' time", is_number=False),
+    TableColumn("gain"),
+    TableColumn("share"),
+    TableColumn("with", is_number=False, only_wide=True),
+)
+
+
+def print_host_findings(found: RankedFindings, console: Console) -> None:
+    """Print what would shorten the time of hosts, as a table below why a run took its time."""
+    rows = (
+        [
+            each["what"],
+            format_ns(each["gain_ns"]),
+            format_share(each["gain_ns"], found["time_ns"]),
+            each["detail"],
+        ]
+        for each in found["findings"]
+    )
+    if found["findings"]:
+        console.print("", fitting_table(console, _CHANGES, rows), sep="\n")
+
+
 def as_markdown(found: RankedFindings) -> str:
     """Return the findings as a table in Markdown."""
     lines = [_head(found), ""]
@@ -359,9 +451,10 @@ _ABOUT = (
 
 def _head(found: RankedFindings) -> str:
     ranks = found["ranks"]
+    of_part = f" of {found['part']}" if "part" in found else ""
     return (
         f"{ranks} rank{'s' if ranks != 1 else ''} of {found['machine']}, "
-        f"{format_ns(found['time_ns'])}; {found['tried']} changes tried"
+        f"{format_ns(found['time_ns'])}{of_part}; {found['tried']} changes tried"
     )
 
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernbench.analysis import source_line
 from kernbench.errors import UsageError
+from kernbench.op_log import find_steps
 from kernbench.runtime_api import Action
 
 if TYPE_CHECKING:
@@ -51,18 +53,75 @@ def in_graphs(saved: SavedRun) -> ChangedActions:
     """Return what ranks do if all launches between two waits are one CUDA graph.
 
     A graph ends where its host waits for the device, reads, copies, asks, or gets memory from the
-    driver. Its launch takes the time that the machine says for one of so many kernels; nothing else
-    that the program did meanwhile on its host takes any.
+    driver, and where a step does. Its launch takes the time that the machine says for one of so
+    many kernels; nothing else that the program did meanwhile on its host takes any.
     """
     edited = _Edited(saved)
     num_graphs = num_nodes = 0
+    steps = find_steps(saved.log)
+    edges = frozenset() if steps is None else steps.edges
     for number, rows in edited.rows():
-        for graph in _graphs(rows):
+        for graph in _graphs(rows, edited.inside_graphs(rows, edges)):
             num_graphs += 1
             num_nodes += graph.num_nodes
             _put_graph(graph, rows, edited)
         edited.put(number, rows)
     return edited.changed(f"{_counted(num_graphs, 'graph')} of {_counted(num_nodes, 'launch')}")
+
+
+def compiled(saved: SavedRun) -> ChangedActions:
+    """Return what ranks do if what they launch in a row is launched by code of ``torch.compile``.
+
+    Of such a row the host enters one graph, and then takes the time of a launch of Inductor's for
+    each operation. What runs on the device stays as it is: no kernels are fused.
+    """
+    edited = _Edited(saved)
+    num_graphs = num_operations = 0
+    for number, rows in edited.rows():
+        for places in _in_a_row(rows):
+            inside = [place for place in places if rows[place][0] == Action.OPERATION]
+            if len(inside) < _LEAST_NODES:
+                continue
+            num_graphs += 1
+            num_operations += len(inside)
+            for place in places:
+                action, work, stream, spend = rows[place]
+                if action == Action.PAY:
+                    rows[place] = _NOTHING
+                    continue
+                entered = [("compiled_call_ps", 1)] if place == inside[0] else []
+                owed = edited.owe(*entered, ("compiled_launch_ps", 1))
+                launched = edited.spends.number((*edited.spends[spend][:2], 0, owed))
+                rows[place] = (action, work, stream, launched)
+        edited.put(number, rows)
+    of = f"{_counted(num_operations, 'launch')}, no kernels fused"
+    return edited.changed(f"{_counted(num_graphs, 'graph')} of {of}")
+
+
+def _in_a_row(rows: Sequence[Row]) -> Iterator[list[int]]:
+    """Yield the places of operations, and of what else a host pays, with nothing else between."""
+    kinds = (Action.OPERATION, Action.PAY)
+    for is_wanted, places in groupby(range(len(rows)), lambda place: rows[place][0] in kinds):
+        if is_wanted:
+            yield list(places)
+
+
+def with_half_the_operations(saved: SavedRun) -> ChangedActions:
+    """Return what ranks do if every other operation takes no time of its host.
+
+    As if it were part of the one before; on the device all take as long as they did.
+    """
+    edited = _Edited(saved)
+    count = 0
+    for number, rows in edited.rows():
+        for place, (action, work, stream, spend) in enumerate(rows):
+            if action == Action.OPERATION:
+                count += 1
+                if count % 2 == 0:
+                    free = edited.spends.number((*edited.spends[spend][:2], 0, 0))
+                    rows[place] = (action, work, stream, free)
+        edited.put(number, rows)
+    return edited.changed(f"{count // 2:,} of {_counted(count, 'operation')} take hosts no time")
 
 
 def without_waits(saved: SavedRun) -> ChangedActions:
@@ -155,6 +214,21 @@ class _Edited:
         for number, actor in enumerate(self.actors):
             yield number, _rows(actor)
 
+    def inside_graphs(self, rows: Sequence[Row], edges: frozenset[str]) -> frozenset[int]:
+        """Return the places at which ranges begin and end that no step begins or ends with."""
+        names = self._actions.described.get("labels", ())
+        ends = [
+            (place, number)
+            for place, (action, label, number, _) in enumerate(rows)
+            if action == Action.RANGE_END and names[label] not in edges
+        ]
+        numbers = {number for _, number in ends}
+        return frozenset(place for place, _ in ends) | {
+            place
+            for place, (action, number, _, _) in enumerate(rows)
+            if action == Action.RANGE_BEGIN and number in numbers
+        }
+
     def put(self, number: int, rows: Sequence[Row]) -> None:
         values = [each for row in rows for each in row]
         self.actors[number] = replace(self.actors[number], values=values)
@@ -180,11 +254,11 @@ class _GraphedActions:
     num_nodes: int
 
 
-def _graphs(rows: Sequence[Row]) -> Iterator[_GraphedActions]:
+def _graphs(rows: Sequence[Row], free: frozenset[int]) -> Iterator[_GraphedActions]:
     """Yield what can be a graph of what a host does."""
     found: list[int] = []
     for place in range(len(rows)):
-        if _can_be_in_graph(rows, place):
+        if place in free or _can_be_in_graph(rows, place):
             found.append(place)
             continue
         yield from _graph(rows, found)
@@ -215,7 +289,7 @@ def _graph(rows: Sequence[Row], places: Sequence[int]) -> Iterator[_GraphedActio
                 yield _GraphedActions(before, inside, 1 + nodes)
                 return
             before = place
-        elif action != Action.PAY:
+        elif action not in (Action.PAY, Action.RANGE_BEGIN, Action.RANGE_END):
             before = None
 
 
@@ -235,6 +309,8 @@ def _put_graph(graph: _GraphedActions, rows: list[Row], edited: _Edited) -> None
         elif action == Action.OPERATION:
             _put_row(works, at, stream, rows, edited)
             works, at, stream = [a], place, b
+        elif action in (Action.RANGE_BEGIN, Action.RANGE_END):
+            continue
         elif action not in (Action.PAY, Action.SPEND):
             _put_row(works, at, stream, rows, edited)
             works, at = [], -1

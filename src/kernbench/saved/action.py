@@ -83,6 +83,10 @@ class Action(IntEnum):
     """An event that it has launched: stream."""
     GRAPH_STREAM_WAITS = 34
     """A stream's wait that it has launched: handle, stream."""
+    RANGE_BEGIN = 35
+    """Begin a range of a host's time that the program names: its number among those of the rank."""
+    RANGE_END = 36
+    """End it: label, the number."""
 
     TAIL = -2
     """In place of who made a handle: whatever is last on a stream."""
@@ -134,6 +138,8 @@ OPERANDS: dict[Action, tuple[str, ...]] = {
     Action.GRAPH_COPY: (WORKS, STREAMS),
     Action.GRAPH_MARK: (STREAMS,),
     Action.GRAPH_STREAM_WAITS: (HANDLE, PLACE, STREAMS),
+    Action.RANGE_BEGIN: (ANY,),
+    Action.RANGE_END: (LABELS, ANY),
 }
 ON_HANDLES = frozenset(action for action, what in OPERANDS.items() if HANDLE in what)
 """The actions whose first two numbers are a handle."""

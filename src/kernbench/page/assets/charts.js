@@ -100,7 +100,7 @@ function changeBars(changes, width) {
     at = next;
   }
   rows.push({ label: "second run", from: 0, to: (changes.after_ns * 1000) / scale.size, sign: 0, said: formatPs(changes.after_ns * 1000) });
-  const colors = { "-1": "#009e73", 0: "#7f93a8", 1: "#d55e00" };
+  const colors = { "-1": themed("--better"), 0: themed("--quiet"), 1: themed("--worse") };
   const right = (row) => Math.max(row.from, row.to);
   return Plot.plot({
     width, marginLeft: Math.min(260, width * 0.3), marginRight: 90, height: 50 + 24 * rows.length, marginTop: 34,

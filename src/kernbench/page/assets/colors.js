@@ -11,7 +11,8 @@ const RESOURCE_COLORS = {
   allocator: "#9aa1ad", "host read": "#b0b6bf", "host wait": "#c4c9d0", idle: "#d5d9de",
   "after its end": "#e4e7ea",
 };
-const KERNEL_COLORS = ["#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#7d5fa6", "#66c7a8", "#94a31e", "#3d6f9e"];
+// Kernels have colours that no resource has (of Tol's muted scheme); so one colour is one thing.
+const KERNEL_COLORS = ["#5b4bb5", "#cc6677", "#999933", "#aa4499", "#88ccee", "#882255", "#ddcc77", "#44aa99"];
 const OTHER_KERNEL = "#7f93a8";
 const KIND_COLORS = {
   collective: "#e69f00", copy: "#a9744f", fill: "#c9a182",
@@ -21,6 +22,7 @@ const KIND_COLORS = {
 
 // Where nothing happens, the picture keeps to its background.
 const IN_THE_DARK = {
+  "#882255": "#b8407a", "#5b4bb5": "#8477d9",
   "#b0b6bf": "#5a636e", "#c4c9d0": "#434b55", "#c9cdd3": "#434b55", "#d5d9de": "#333a43", "#e4e7ea": "#262c34",
 };
 const inTheme = (color) => (document.documentElement.dataset.theme === "dark" && IN_THE_DARK[color]) || color;
@@ -36,7 +38,7 @@ function textOn(color) {
 function kernelColors(kernels) {
   const found = new Map();
   kernels.slice(0, KERNEL_COLORS.length).forEach((each, place) => found.set(each.name, KERNEL_COLORS[place]));
-  return (name) => found.get(name) ?? OTHER_KERNEL;
+  return (name) => inTheme(found.get(name) ?? OTHER_KERNEL);
 }
 
 function setTheme(theme) {

@@ -1,8 +1,8 @@
 // What devices draw over time, and where their energy goes.
 
 const ENERGY_COLORS = {
-  GEMM: "#0072b2", math: "#56b4e9", TCM: "#7d5fa6", cache: "#66c7a8", HBM: "#009e73", links: "#e69f00",
-  "host link": "#a9744f", clocks: "#cc79a7", idle: "#c4c9d0",
+  GEMM: "#0072b2", math: "#56b4e9", TCM: "#3f7fa8", cache: "#66c7a8", HBM: "#009e73", links: "#e69f00",
+  "host link": "#a9744f", clocks: "#8c6d31", idle: "#d5d9de",
 };
 const energyColor = (part) => inTheme(ENERGY_COLORS[part] ?? "#8f9aa6");
 const ENERGY_UNITS = [[1e6, "MJ"], [1e3, "kJ"], [1, "J"], [1e-3, "mJ"], [1e-6, "µJ"], [1e-9, "nJ"]];
@@ -26,8 +26,8 @@ function powerCurve(energy, milliwatts, endPs, ranks, width) {
     x: { label: `time (${scale.unit}) →`, domain: [0, endPs / scale.size] },
     y: { label: "↑ power of a device (W)", grid: true, zero: true },
     marks: [
-      ranks > 1 ? Plot.areaY(rows, { x: "time", y1: "least", y2: "most", fill: "#0072b2", fillOpacity: 0.2, curve: "step" }) : null,
-      Plot.lineY(rows, { x: "time", y: "mean", stroke: "#0072b2", strokeWidth: 1.4, curve: "step" }),
+      ranks > 1 ? Plot.areaY(rows, { x: "time", y1: "least", y2: "most", fill: themed("--accent"), fillOpacity: 0.2, curve: "step" }) : null,
+      Plot.lineY(rows, { x: "time", y: "mean", stroke: themed("--accent"), strokeWidth: 1.4, curve: "step" }),
       Plot.ruleY(limit, { stroke: "currentColor", strokeDasharray: "4 4" }),
       Plot.text(limit, { x: () => endPs / scale.size, y: (watts) => watts, text: (watts) => `limit of the board, ${watts} W`, textAnchor: "end", dy: -7 }),
       Plot.ruleY([0]),

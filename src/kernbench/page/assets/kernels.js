@@ -7,20 +7,20 @@ function linesOf(kernel, roofs) {
     const whole = kernel.time_ns;
     const head = el("p", { class: "code quiet" }, file.file || "without a source line");
     const rows = file.lines.map((line) => {
-      if (line.line < 0) return el("tr", { class: "gap" }, el("td"), el("td"), el("td"), el("td"), el("td", { class: "source code" }, "⋮"));
+      if (line.line < 0) return el("tr", { class: "gap" }, el("td"), el("td"), el("td"), el("td", { class: "minor" }), el("td", { class: "source code" }, "⋮"));
       const timed = line.time_ns !== undefined;
       const share = timed ? line.time_ns / whole : 0;
       const row = el("tr", { class: timed ? "heat" : "" },
         el("td", { class: "number quiet" }, line.line ? String(line.line) : "–"),
         el("td", { class: "number" }, timed ? formatPs(line.time_ns * 1000) : ""),
         el("td", { class: "number" }, timed ? formatShare(line.time_ns, whole) : ""),
-        el("td", { class: "number" }, timed ? rateOf(line, roofs) : ""),
-        el("td", { class: "source code" }, line.text));
+        el("td", { class: "number minor" }, timed ? rateOf(line, roofs) : ""),
+        el("td", { class: "source code", title: line.text.trim() }, line.text));
       row.style.setProperty("--heat", String(share));
       return row;
     });
     return el("div", {}, head, el("div", { class: "wide scroll" }, el("table", { class: "lines" },
-      el("thead", {}, el("tr", {}, ["line", "time", "share", "while busy", "source"].map((title) => el("th", { class: title === "source" ? "text" : "number" }, title)))),
+      el("thead", {}, el("tr", {}, ["line", "time", "share", "while busy", "source"].map((title) => el("th", { class: title === "source" ? "text" : title === "while busy" ? "number minor" : "number" }, title)))),
       el("tbody", {}, rows))));
   });
 }
@@ -38,12 +38,12 @@ function kernelsTable(kernels, color, choose) {
   const whole = kernels.reduce((sum, each) => sum + each.time_ns, 0);
   return table([
     { title: "kernel", text: true, of: (row) => row.name, show: (row) => el("span", {}, swatch(color(row.name)), row.name) },
-    { title: "launches", of: (row) => row.launches, show: (row) => formatCount(row.launches) },
+    { minor: true, title: "launches", of: (row) => row.launches, show: (row) => formatCount(row.launches) },
     { title: "time, all ranks", of: (row) => row.time_ns, show: (row) => el("span", {}, formatPs(row.time_ns * 1000), meter(row.time_ns / whole, color(row.name))) },
-    { title: "each", of: (row) => row.time_ns / row.launches, show: (row) => formatPs((row.time_ns * 1000) / row.launches) },
-    { title: "FLOP/s", of: (row) => row.flops / row.time_ns, show: (row) => (row.flops ? formatAmount((row.flops / row.time_ns) * 1e9, "") : "–") },
-    { title: "HBM B/s", of: (row) => row.bytes / row.time_ns, show: (row) => (row.bytes ? formatAmount((row.bytes / row.time_ns) * 1e9, "") : "–") },
+    { minor: true, title: "each", of: (row) => row.time_ns / row.launches, show: (row) => formatPs((row.time_ns * 1000) / row.launches) },
+    { minor: true, title: "FLOP/s", of: (row) => row.flops / row.time_ns, show: (row) => (row.flops ? formatAmount((row.flops / row.time_ns) * 1e9, "") : "–") },
+    { minor: true, title: "HBM B/s", of: (row) => row.bytes / row.time_ns, show: (row) => (row.bytes ? formatAmount((row.bytes / row.time_ns) * 1e9, "") : "–") },
     { title: "of peak", of: (row) => row.utilization, show: (row) => formatShare(row.utilization, 1) },
-    { title: "held up by", text: true, of: (row) => row.bound_by },
+    { minor: true, title: "held up by", text: true, of: (row) => row.bound_by },
   ], kernels, { choose, attributes: (row) => ({ "data-kernel": row.name }) });
 }

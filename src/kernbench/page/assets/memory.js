@@ -1,9 +1,9 @@
 // Bytes in use over time, stacked by what they are for.
 
 const PHASE_COLORS = {
-  weights: "#0072b2", buffers: "#56b4e9", "optimizer state": "#7d5fa6", gradients: "#cc79a7",
-  activations: "#009e73", "KV cache": "#66c7a8", communication: "#e69f00", temporaries: "#d55e00",
-  other: "#8f9aa6", rounding: "#c4c9d0",
+  weights: "#2166ac", buffers: "#74add1", "optimizer state": "#6a3d9a", gradients: "#cc79a7",
+  activations: "#1b7837", "KV cache": "#7fbf7b", communication: "#e69f00", temporaries: "#b2182b",
+  other: "#8f9aa6", rounding: "#cfd4da",
 };
 const phaseColor = (phase) => inTheme(PHASE_COLORS[phase] ?? "#8f9aa6");
 

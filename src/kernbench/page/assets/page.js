@@ -3,6 +3,9 @@
 const data = JSON.parse(byId("data").textContent);
 const color = kernelColors(data.kernels.kernels);
 const sections = [];
+// The part of the run that tables and bars are of: all of it, a step, a range.
+let part = data.parts[data.part];
+const timesOfPart = () => part.times ?? data.times;
 
 function section(id, title, ...content) {
   const found = el("section", { id }, el("h2", {}, title), content);
@@ -12,31 +15,34 @@ function section(id, title, ...content) {
 }
 
 function showTop() {
-  const { about, times } = data;
+  const { about } = data;
+  const times = timesOfPart();
   byId("program").textContent = about.program || about.path;
   byId("about").textContent = [
     `${plural(about.ranks, "rank")} of ${about.machine}`, `topology ${about.topology}`, plural(about.launches, "launch"),
     about.wall_s ? `simulated in ${about.wall_s.toFixed(2)} s` : "", `kernbench ${about.version}`, about.path,
   ].filter(Boolean).join(" · ");
-  byId("time").textContent = formatPs(about.time_ps);
-  byId("overview").replaceChildren(...overview(times, times.ranks.length, about.time_ps));
+  byId("time").textContent = formatPs(part.time_ps);
+  byId("part").textContent = part.said ? `${part.said}; the whole run takes ${formatPs(about.time_ps)}` : "";
+  byId("overview").replaceChildren(...overview(times, times.ranks.length, part.time_ps));
   byId("overview").dataset.drawn = "true";
   if (times.resources.length) byId("verdict").replaceChildren(...verdict());
-  byId("accuracy").textContent = about.accuracy;
+  // It is of all of the run.
+  byId("accuracy").textContent = part.said ? "" : about.accuracy;
   byId("remarks").replaceChildren(...about.remarks.map((each) => el("li", {}, each)));
 }
 
 // What most of a rank's time goes to, in a sentence.
 function verdict() {
-  const { about, times } = data;
+  const times = timesOfPart();
   const [resource] = times.resources;
   const meanPs = times.by_rank[0].reduce((sum, ps) => sum + ps, 0) / times.ranks.length;
   const use = times.uses.find((each) => each.resource === resource);
   const where = use && placeOf(use.file, use.line);
   return [
-    `Of the ${formatPs(about.time_ps)}, a rank spends `, el("b", {}, `${formatPs(meanPs)} (${formatShare(meanPs, about.time_ps)})`),
+    `Of the ${formatPs(part.time_ps)}${part.said ? ` of ${part.name}` : ""}, a rank spends `, el("b", {}, `${formatPs(meanPs)} (${formatShare(meanPs, part.time_ps)})`),
     " on ", el("b", {}, resource),
-    ...(use && use.name ? [", mostly for ", el("b", {}, use.name), use.detail ? ` (${use.detail})` : "", where ? ` at ${where}` : ""] : []), ".",
+    ...(use && use.name !== resource ? [", mostly for ", el("b", {}, use.name), use.detail ? ` (${use.detail})` : "", where ? ` at ${where}` : ""] : []), ".",
   ];
 }
 
@@ -51,57 +57,61 @@ function showChanges() {
     picture(el("div", { class: "chart", id: "change-bars" }), (width) => changeBars(changes, width)),
     el("div", { class: "wide scroll" }, table([
       { title: "what", text: true, of: (row) => row.name || "–" },
-      { title: "held up by", text: true, of: (row) => row.resource },
-      { title: "before", of: (row) => row.before_ns, show: (row) => formatPs(row.before_ns * 1000) },
-      { title: "after", of: (row) => row.after_ns, show: (row) => formatPs(row.after_ns * 1000) },
+      { minor: true, title: "held up by", text: true, of: (row) => row.resource },
+      { minor: true, title: "before", of: (row) => row.before_ns, show: (row) => formatPs(row.before_ns * 1000) },
+      { minor: true, title: "after", of: (row) => row.after_ns, show: (row) => formatPs(row.after_ns * 1000) },
       { title: "difference", of: (row) => row.difference_ns, show: (row) => el("span", { class: row.difference_ns > 0 ? "worse" : "better" }, `${row.difference_ns > 0 ? "+" : "−"}${formatPs(Math.abs(row.difference_ns) * 1000)}`) },
-      { title: "because", text: true, show: (row) => row.causes.join("; ") },
+      { minor: true, title: "because", text: true, show: (row) => row.causes.join("; ") },
     ], rows)));
 }
 
 // Changes that were tried, each with what it has gained.
 function findingsTable() {
-  const { findings, about } = data;
+  const { findings } = data;
   if (!findings) return el("p", { class: "quiet" }, "With --findings, kernbench report tries what would save time.");
   if (!findings.findings.length) return el("p", {}, `Of ${plural(findings.tried, "change")} that ${findings.tried === 1 ? "was" : "were"} tried, none ends the run sooner.`);
   const most = findings.findings[0].gain_ns;
   return el("div", { id: "gains", "data-drawn": "true" },
     el("h3", {}, "Findings"),
-    el("p", { class: "quiet" }, `The run was done again with each of ${plural(findings.tried, "change")}; the gain is by how much sooner it ended. Gains do not add up.`),
+    el("p", { class: "quiet" }, `The run was done again with each of ${plural(findings.tried, "change")}; the gain is by how much sooner ${findings.part ? "that part of it" : "it"} ended. Gains do not add up.`), findings.part ? el("p", { class: "quiet" }, `Of ${findings.part}.`) : null,
     el("div", { class: "wide scroll" }, table([
       { title: "what if", text: true, of: (row) => row.what, show: (row) => el("span", {}, el("b", {}, row.what), row.detail ? el("span", { class: "quiet" }, ` ${row.detail}`) : null) },
-      { title: "gain", of: (row) => row.gain_ns, show: (row) => el("span", {}, `${formatPs(row.gain_ns * 1000)}, ${formatShare(row.gain_ns * 1000, about.time_ps)}`, meter(row.gain_ns / most)) },
-      { title: "the run then takes", of: (row) => row.time_ns, show: (row) => formatPs(row.time_ns * 1000) },
-      { title: "a rank spends on it", of: (row) => row.spent_ns, show: (row) => formatPs(row.spent_ns * 1000) },
-      { title: "mostly", text: true, of: (row) => row.name, show: (row) => el("span", {}, kernelLink(row.name), el("span", { class: "quiet" }, ` ${row.held_up_by}`)) },
-      { title: "rank", of: (row) => row.rank },
-      { title: "at", text: true, of: (row) => placeOf(row.file, row.line), show: (row) => el("span", { class: "place", title: row.file }, placeOf(row.file, row.line)) },
-      ...(findings.findings.every((row) => !row.errors.length) ? [] : [{ title: "model's error", text: true, show: (row) => row.errors.map((each) => `${each.family} ${each.error_percent === null ? "not measured" : `${each.error_percent.toFixed(1)} %`}`).join(", ") }]),
+      { title: "gain", of: (row) => row.gain_ns, show: (row) => el("span", {}, `${formatPs(row.gain_ns * 1000)}, ${formatShare(row.gain_ns, findings.time_ns)}`, meter(row.gain_ns / most)) },
+      { minor: true, title: "the run then takes", of: (row) => row.time_ns, show: (row) => formatPs(row.time_ns * 1000) },
+      { minor: true, title: "a rank spends on it", of: (row) => row.spent_ns, show: (row) => formatPs(row.spent_ns * 1000) },
+      { minor: true, title: "mostly", text: true, of: (row) => row.name, show: (row) => el("span", {}, kernelLink(row.name), el("span", { class: "quiet" }, ` ${row.held_up_by}`)) },
+      { minor: true, title: "rank", of: (row) => row.rank },
+      { minor: true, title: "at", text: true, of: (row) => placeOf(row.file, row.line), show: (row) => el("span", { class: "place", title: row.file }, placeOf(row.file, row.line)) },
+      ...(findings.findings.every((row) => !row.errors.length) ? [] : [{ minor: true, title: "model's error", text: true, show: (row) => row.errors.map((each) => `${each.family} ${each.error_percent === null ? "not measured" : `${each.error_percent.toFixed(1)} %`}`).join(", ") }]),
     ], findings.findings)));
 }
 
 function showFindings() {
-  const { times, about } = data;
-  const wholePs = about.time_ps;
-  const all = wholePs * times.ranks.length;
   section("findings", "What holds it up",
     el("p", { class: "quiet" }, "Every picosecond of every rank counts once. What is not on the critical path is not the reason for the length of the run."),
-    findingsTable(),
-    el("div", { class: "pair" },
+    findingsTable(), el("div", { class: "pair", id: "spent" }));
+  showSpent();
+}
+
+function showSpent() {
+  const times = timesOfPart();
+  const wholePs = part.time_ps;
+  const all = wholePs * times.ranks.length;
+  byId("spent").replaceChildren(
       el("div", {}, el("h3", {}, "Time of all ranks"), el("div", { class: "wide scroll" }, table([
         { title: "for what", text: true, of: (row) => row.name, show: (row) => kernelLink(row.name) },
-        { title: "held up by", text: true, of: (row) => row.resource, show: (row) => el("span", {}, swatch(resourceColor(row.resource)), row.resource, row.detail ? el("span", { class: "quiet" }, ` ${row.detail}`) : null) },
-        { title: "mostly at", text: true, of: (row) => placeOf(row.file, row.line), show: (row) => el("span", { class: "place", title: row.file }, placeOf(row.file, row.line)) },
+        { minor: true, title: "held up by", text: true, of: (row) => row.resource, show: (row) => el("span", {}, swatch(resourceColor(row.resource)), row.resource, row.detail ? el("span", { class: "quiet" }, ` ${row.detail}`) : null) },
+        { minor: true, title: "mostly at", text: true, of: (row) => placeOf(row.file, row.line), show: (row) => el("span", { class: "place", title: row.file }, placeOf(row.file, row.line)) },
         { title: "time", of: (row) => row.time_ps, show: (row) => formatPs(row.time_ps) },
         { title: "share", of: (row) => row.time_ps, show: (row) => formatShare(row.time_ps, all) },
-      ], times.uses)), moreThan(times.uses.length, times.num_uses)),
+      ], times.uses)), times.rest_ps ? el("p", { class: "quiet" }, `${formatCount(times.num_uses - times.uses.length)} more, which are shorter: ${formatPs(times.rest_ps)}, ${formatShare(times.rest_ps, all)}.`) : null),
       el("div", {}, el("h3", {}, `Critical path: ${plural(times.num_segments, "segment")}`), el("div", { class: "wide scroll" }, table([
         { title: "what", text: true, of: (row) => row.name || row.kind, show: (row) => kernelLink(row.name || row.kind) },
-        { title: "is a", text: true, of: (row) => SAID[row.kind] ?? row.kind },
-        { title: "times", of: (row) => row.count, show: (row) => formatCount(row.count) },
+        { minor: true, title: "is a", text: true, of: (row) => SAID[row.kind] ?? row.kind },
+        { minor: true, title: "times", of: (row) => row.count, show: (row) => formatCount(row.count) },
         { title: "time", of: (row) => row.time_ps, show: (row) => formatPs(row.time_ps) },
         { title: "share", of: (row) => row.time_ps, show: (row) => formatShare(row.time_ps, wholePs) },
-      ], times.path)))));
+      ], times.path))));
 }
 
 const moreThan = (shown, all, how = "shorter") => (all > shown ? el("p", { class: "quiet" }, `${formatCount(all - shown)} more, which are ${how}.`) : null);
@@ -174,12 +184,11 @@ function fillTimelineLegend(names, model, timeline) {
 }
 
 function showRanks() {
-  const { times, about } = data;
   section("ranks", "Time by rank",
-    el("p", { class: "quiet" }, "What each rank's time went to; every bar is the length of the run."),
+    el("p", { class: "quiet" }, "What each rank's time went to; every bar is the length of the run, or of the part of it that is chosen."),
     picture(el("div", { class: "chart", id: "rank-bars" }), (width) => el("div", {},
-      legend(times.resources.map((name) => ({ label: name, color: resourceColor(name) }))),
-      rankBars(times, about.time_ps, width))));
+      legend(timesOfPart().resources.map((name) => ({ label: name, color: resourceColor(name) }))),
+      rankBars(timesOfPart(), part.time_ps, width))));
 }
 
 let chosenKernel = null;
@@ -248,8 +257,8 @@ function showCommunication() {
       communication.total_bytes ? picture(el("div", { class: "chart", id: "matrix" }), (width) => communicationMatrix(communication, width)) : el("div"),
       collectives.length ? el("div", { class: "wide scroll" }, el("h3", {}, "Collectives"), table([
         { title: "collective", text: true, of: (row) => row.op },
-        { title: "algorithm", text: true, of: (row) => row.algorithm },
-        { title: "count", of: (row) => row.count, show: (row) => formatCount(row.count) },
+        { minor: true, title: "algorithm", text: true, of: (row) => row.algorithm },
+        { minor: true, title: "count", of: (row) => row.count, show: (row) => formatCount(row.count) },
         { title: "bytes", of: (row) => row.bytes, show: (row) => formatBytes(row.bytes) },
         { title: "time", of: (row) => row.time_ns, show: (row) => formatPs(row.time_ns * 1000) },
         { title: "algbw", of: (row) => row.bytes / row.time_ns, show: (row) => formatAmount((row.bytes / row.time_ns) * 1e9, "B/s") },
@@ -277,11 +286,11 @@ async function showMemory() {
       partsTable("allocated at", peak.lines, peak.bytes, shortFile)),
     el("div", { class: "wide scroll" }, table([
       { title: "tensor", text: true, of: (row) => row.name },
-      { title: "shape", text: true, of: (row) => row.shape.join("×") },
-      { title: "type", text: true, of: (row) => row.dtype },
-      { title: "phase", text: true, of: (row) => row.phase, show: (row) => el("span", {}, swatch(phaseColor(row.phase)), row.phase) },
-      { title: "module", text: true, of: (row) => row.module },
-      { title: "allocated at", text: true, of: (row) => placeOf(row.file, row.line), show: (row) => el("span", { class: "place", title: row.file }, placeOf(row.file, row.line)) },
+      { title: "shape", of: (row) => row.shape.join("×") },
+      { minor: true, title: "type", text: true, of: (row) => row.dtype },
+      { minor: true, title: "phase", text: true, of: (row) => row.phase, show: (row) => el("span", {}, swatch(phaseColor(row.phase)), row.phase) },
+      { minor: true, title: "module", text: true, of: (row) => row.module },
+      { minor: true, title: "allocated at", text: true, of: (row) => placeOf(row.file, row.line), show: (row) => el("span", { class: "place", title: row.file }, placeOf(row.file, row.line)) },
       { title: "bytes", of: (row) => row.bytes, show: (row) => formatSize(row.bytes) },
     ], peak.tensors)), moreThan(peak.tensors.length, peak.num_tensors, "smaller"));
   const values = (await unpack(memory.in_use)).bytes;
@@ -304,11 +313,11 @@ async function showEnergy() {
     curve,
     el("div", { class: "wide scroll" }, table([
       { title: "for what", text: true, of: (row) => row.name, show: (row) => kernelLink(row.name) },
-      { title: "is a", text: true, of: (row) => SAID[row.kind] ?? row.kind },
-      { title: "times", of: (row) => row.count, show: (row) => (row.count ? formatCount(row.count) : "") },
+      { minor: true, title: "is a", text: true, of: (row) => SAID[row.kind] ?? row.kind },
+      { minor: true, title: "times", of: (row) => row.count, show: (row) => (row.count ? formatCount(row.count) : "") },
       { title: "energy", of: (row) => row.energy_j, show: (row) => formatJoules(row.energy_j) },
       { title: "share", of: (row) => row.energy_j, show: (row) => formatShare(row.energy_j, energy.energy_j) },
-      { title: "a device draws", of: (row) => row.average_w, show: (row) => `${row.average_w.toFixed(0)} W` },
+      { minor: true, title: "a device draws", of: (row) => row.average_w, show: (row) => `${row.average_w.toFixed(0)} W` },
     ], energy.uses)), moreThan(energy.uses.length, energy.num_uses, "smaller"));
   const milliwatts = await unpack(energy.milliwatts);
   picture(curve, (width) => powerCurve(energy, milliwatts, about.time_ps, about.ranks, width));
@@ -319,6 +328,22 @@ function showMachine() {
   section("machine", "Machine",
     el("p", {}, el("b", {}, machine.name), `: ${machine.description || "without a description"}. ${plural(about.num_sips, "SIP")}, topology ${about.topology}.`),
     el("div", { class: "keys" }, machine.keys.map(([key, value]) => el("div", {}, el("span", {}, key), el("span", {}, value)))));
+}
+
+// Which part of the run is shown: a step, a range, all of it.
+function showParts(timeline) {
+  const zoom = () => (part.to_ps === undefined ? timeline.show(0, Infinity) : timeline.show(part.from_ps, part.to_ps - part.from_ps));
+  if (data.parts.length < 2) return;
+  const choice = el("select", { id: "parts", "aria-label": "Part of the run", onchange: () => {
+    part = data.parts[Number(choice.value)];
+    showTop();
+    showSpent();
+    const bars = byId("rank-bars");
+    if (bars.dataset.drawn) pictures.forEach((redraw) => redraw());
+    zoom();
+  } }, data.parts.map((each, at) => el("option", { value: String(at), selected: at === data.part }, `${each.name === "all" ? "the whole run" : each.name}: ${formatPs(each.time_ps)}`)));
+  byId("choice").append(el("label", {}, "Show ", choice));
+  zoom();
 }
 
 function showNavigation() {
@@ -342,6 +367,7 @@ showMachine();
 showNavigation();
 // For tests and for those who look at a page with their browser's console.
 Promise.all([timelineShown, memoryShown, energyShown]).then(([timeline]) => {
+  showParts(timeline);
   window.kernbench = { data, timeline };
   document.documentElement.dataset.ready = "true";
 });

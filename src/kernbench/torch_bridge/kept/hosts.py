@@ -132,14 +132,15 @@ class _Keeping(Host):
         if self._is_real(stream):
             self.keeper.waits(Action.HOST_STREAM_WAITS, handle, self.keeper.stream(stream))
 
-    def _note(self, action: Action, what: str | int, asked: str) -> None:
+    def _note(self, action: Action, what: str | int, asked: str, number: int) -> None:
         """Note what the program asks its host for; its calls may be counted there."""
         calls = IN_THREAD.calls
         if calls is not None:
             calls.pause(FRAMES_OF_FUNCTION)
         if asked:
             self.keeper.asked[asked] += 1
-        self.keeper.put(action, self.keeper.label(what) if isinstance(what, str) else what)
+        label = self.keeper.label(what) if isinstance(what, str) else what
+        self.keeper.put(action, label, number)
         if calls is not None:
             calls.resume()
 

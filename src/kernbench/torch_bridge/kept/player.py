@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.clock import Handle
 from kernbench.library_kernels import AutogradPhase, Reuse
-from kernbench.op_log import Template
+from kernbench.op_log import HostRange, Template
 from kernbench.runtime_api import (
     PLAIN_LAUNCH,
     Action,
@@ -49,6 +49,8 @@ class TorchPlayer(Player):
         self._timings: dict[int, OperationTiming] = {}
         self._costs: dict[Float32, OperationCosts] = {}
         self._parts: dict[Collective, list[PlayedTorchPart]] = {}
+        self._ranges: dict[tuple[RankState, int], int] = {}
+        """When ranges have begun that are open, by their numbers."""
         self._keys: set[int] = set()
         """Keys of stores that are set."""
         self._key_waits: list[tuple[tuple[int, ...], Handle]] = []
@@ -74,6 +76,8 @@ class TorchPlayer(Player):
             Action.GRAPH_COPY: self._copy,
             Action.GRAPH_MARK: self._mark_by_graph,
             Action.GRAPH_STREAM_WAITS: self._let_stream_wait_by_graph,
+            Action.RANGE_BEGIN: self._begin_range,
+            Action.RANGE_END: self._end_range,
         }
 
     def handle(self, actor: int, place: int) -> Any:
@@ -229,6 +233,16 @@ class TorchPlayer(Player):
 
     def _allocate(self, state: RankState, _: int, __: int, ___: int) -> None:
         self.host(state).allocate_segment()
+
+    def _begin_range(self, state: RankState, number: int, _: int, __: int) -> None:
+        self._ranges[state, number] = self.host(state).now_ps
+
+    def _end_range(self, state: RankState, label: int, number: int, _: int) -> None:
+        begun_ps = self._ranges.pop((state, number), None)
+        if begun_ps is not None:
+            now_ps = self.host(state).now_ps
+            named = HostRange(state.rank, self._labels[label], begun_ps, now_ps)
+            self.run.op_log.host_ranges.append(named)
 
     def _arrive(self, state: RankState, meeting: int, work: int, spans: int) -> Handle:
         given = self.works[work]

@@ -81,7 +81,7 @@ class Host:
         """Delivers it, and returns whether the calling thread is the one that receives it."""
         self.tries: Callable[[Template], None] | None = None
         """Takes what is launched while something is tried (:meth:`trying`)."""
-        self.notes: Callable[[Action, str | int, str], None] | None = None
+        self.notes: Callable[[Action, str | int, str, int], None] | None = None
         """Notes what the program asks of the host, in a run that is kept. It is called from here:
         a method in the place of one of these would be one more call of Python, and counted."""
         self.launches_as: Literal["launch", "capture"] = "launch"
@@ -116,7 +116,7 @@ class Host:
             if lead_ps > waited_ps >> _TURNS_SHIFT:
                 simulation.idle(lead_ps, "reading the clock")
         if self.notes is not None:
-            self.notes(Action.HOST_CLOCK, 0, "readings of clocks")
+            self.notes(Action.HOST_CLOCK, 0, "readings of clocks", 0)
         return self._ahead_ps
 
     def look_at_work(self) -> int:
@@ -266,7 +266,7 @@ class Host:
         self._ahead_ps = self.now_ps + self._launch_ps()
         simulation.idle(self._ahead_ps - simulation.now_ps, label)
         if self.notes is not None:
-            self.notes(Action.HOST_POLL, label, "queries whether something has ended")
+            self.notes(Action.HOST_POLL, label, "queries whether something has ended", 0)
 
     def glance(self, label: str) -> None:
         """Yield to other ranks: a program may poll for what they do."""
@@ -274,7 +274,7 @@ class Host:
         self._ahead_ps = self.now_ps + READING_PS
         simulation.idle(self._ahead_ps - simulation.now_ps, label)
         if self.notes is not None:
-            self.notes(Action.HOST_GLANCE, label, "looks at what other ranks have done")
+            self.notes(Action.HOST_GLANCE, label, "looks at what other ranks have done", 0)
 
     def work(self, label: str, taken_ps: int) -> None:
         """Spend time on what launches nothing; no other rank runs meanwhile."""
@@ -295,7 +295,7 @@ class Host:
                 break
         self._sleep(max(end_ps - self.now_ps, 0))
         if self.notes is not None:
-            self.notes(Action.HOST_SLEEP, delay_ps, "")
+            self.notes(Action.HOST_SLEEP, delay_ps, "", 0)
 
     def _sleep(self, delay_ps: int) -> None:
         simulation = self._run.simulation

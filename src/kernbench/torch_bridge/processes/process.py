@@ -152,7 +152,7 @@ class Process:
             self.order = ProcessOrder(rank, run.checks.allowed)
         self.saved: dict[str, Any] = {}
         """Its values of exchanged state (``globals``), while another rank runs."""
-        self.ranges = Ranges(rank, session.run.op_log)
+        self.ranges = Ranges(rank, session.run.op_log, self.host)
         """The named ranges of its host time."""
         self.world: Any = None
         """Its ``torch.distributed`` world, once it was used."""

@@ -43,7 +43,10 @@ def _diff(context: typer.Context, options: DiffOptions) -> int:
 
 def show_difference(options: DiffOptions) -> int:
     """Print or write the difference of two runs, and return the exit status."""
+    from rich.text import Text
+
     from kernbench.analysis import (
+        RunPart,
         difference,
         difference_by_line,
         print_difference,
@@ -54,10 +57,18 @@ def show_difference(options: DiffOptions) -> int:
 
     most = None if options.fail_over is None else parse_share(options.fail_over)
     before, after = load_run(options.before), load_run(options.after)
-    found = difference(before, after)
-    lines = difference_by_line(before, after) if options.lines else []
+    old, new = (options.part(run.log) for run in (before, after))
+    if (old.window is None) != (new.window is None):
+        # Only one has steps: what both have is a whole.
+        old = new = RunPart()
+    parts = (old.window, new.window)
+    found = difference(before, after, parts)
+    lines = difference_by_line(before, after, parts) if options.lines else []
 
     def show(console: Console) -> None:
+        for each in (old, new):
+            if each.said:
+                console.print(Text(each.said))
         print_difference(found, console)
         if options.lines:
             print_difference_by_line(lines, console)

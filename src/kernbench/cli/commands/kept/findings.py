@@ -60,7 +60,8 @@ def show_findings(options: FindingsOptions) -> int:
     most = None if options.fail_over is None else parse_share(options.fail_over)
     saved = load_run(options.run)
     before = None if options.against is None else load_run(options.against)
-    found = findings(saved)
+    part = options.part(saved.log)
+    found = findings(saved, part)
     if options.markdown == STDOUT:
         print(as_markdown(found), end="")
     else:
@@ -69,7 +70,7 @@ def show_findings(options: FindingsOptions) -> int:
         show_or_write(found, options.json, lambda console: print_findings(found, console))
     if most is None or before is None:
         return DONE
-    slower = saved.log.end_ps / before.log.end_ps - 1
+    slower = part.time_ps(saved.log) / options.part(before.log).time_ps(before.log) - 1
     if slower <= most:
         return DONE
     print(

@@ -38,6 +38,9 @@ def show_memory(options: MemoryOptions) -> int:
     from kernbench.analysis import memory_use, print_memory
     from kernbench.saved import load_run
 
-    found = memory_use(load_run(options.run).log, options.rank)
+    log = load_run(options.run).log
+    # What does not fit does not fit in any step.
+    part = options.part(log, is_steady=False)
+    found = memory_use(log, options.rank, part.window)
     show_or_write(found, options.json, lambda console: print_memory(found, console))
     return DONE

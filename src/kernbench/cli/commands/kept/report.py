@@ -31,6 +31,8 @@ class PageOptions(given.SavedRunOptions):
             "--findings", help="Try what would save time, as kernbench findings does: a run each."
         ),
     ] = False
+    range: given.Range = None
+    steps: given.Steps = None
 
 
 PLACE = 23
@@ -45,6 +47,7 @@ def _report(context: typer.Context, options: PageOptions) -> int:
 
 def write_page(options: PageOptions) -> int:
     """Write the page, and return the exit status."""
+    from kernbench.analysis import part_of
     from kernbench.outputs import Outputs
     from kernbench.page import dump_page
     from kernbench.retime import findings
@@ -53,9 +56,10 @@ def write_page(options: PageOptions) -> int:
     inputs = [options.run] if options.after is None else [options.run, options.after]
     with Outputs({"--output": options.output}, inputs) as outputs:
         *before, run = map(load_run, inputs)
-        found = findings(run) if options.findings else None
+        part = part_of(run.log, options.range, options.steps)
+        found = findings(run, part) if options.findings else None
         with outputs.writing("--output") as file:
-            dump_page(file, run, before[0] if before else None, found)
+            dump_page(file, run, before[0] if before else None, found, part)
         outputs.publish()
     print(f"page: {options.output} (open it in a browser)", file=sys.stderr)
     return DONE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -12,6 +12,9 @@ from kernbench.cli import options as given
 from kernbench.cli.programs.reporting import DONE, guarded, show_or_write
 from kernbench.cli.registry import options_command
 from kernbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +77,13 @@ def show_why(options: WhyOptions) -> int:
         program_lines,
         saved_energy,
     )
+    from kernbench.retime import host_findings, print_host_findings
     from kernbench.saved import load_run
 
     run = load_run(options.run)
+    part = options.part(run.log, is_steady=not (options.energy or options.communication))
     if options.lines == OF_PROGRAM:
-        caused = program_lines(run.log, run.ranks)
+        caused = program_lines(run.log, run.ranks, part.window)
         show_or_write(
             caused,
             options.json,
@@ -86,7 +91,7 @@ def show_why(options: WhyOptions) -> int:
         )
         return DONE
     if options.lines is not None:
-        lines = kernel_lines(run.log, options.lines)
+        lines = kernel_lines(run.log, options.lines, part.window)
         show_or_write(lines, options.json, lambda console: print_lines(lines, run.sources, console))
         return DONE
     if options.communication:
@@ -102,8 +107,10 @@ def show_why(options: WhyOptions) -> int:
         )
         return DONE
     if options.energy:
-        energy = saved_energy(run)
+        energy = saved_energy(run, part.window)
         cost = run.report.get("cost_usd")
+        if cost is not None and part.window is not None:
+            cost *= part.window.mean_ps / run.log.end_ps
         found = energy if cost is None else {**energy, "cost_usd": cost}
         show_or_write(
             found,
@@ -111,8 +118,14 @@ def show_why(options: WhyOptions) -> int:
             lambda console: print_energy(energy, run.machine.name, console, cost),
         )
         return DONE
-    why = explain(run.log, run.machine, run.ranks, run.report.get("accuracy"))
-    show_or_write(
-        why, options.json, lambda console: print_why(why, console, whole_path=options.path)
-    )
+    why = explain(run.log, run.machine, run.ranks, run.report.get("accuracy"), part)
+    changes = host_findings(run, part)
+
+    def show(console: Console) -> None:
+        print_why(why, console, whole_path=options.path)
+        if changes is not None:
+            print_host_findings(changes, console)
+
+    tried = {} if changes is None else {"host_changes": changes["findings"]}
+    show_or_write({**why, **tried}, options.json, show)
     return DONE

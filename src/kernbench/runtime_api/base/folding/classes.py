@@ -307,7 +307,7 @@ class Folding:
             lines.append(f"what others do was not done again, as {self.why_not}")
         if self.has_host_times and self.once_ps != 0:
             lines.append(f"all of that {self._but_for()}")
-        return lines
+        return [f"what folding leaves out: {'; '.join(lines)}"] if lines else []
 
     def _if_checked(self, text: str) -> str:
         others = self.num_ranks - len(self.running)

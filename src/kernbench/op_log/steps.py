@@ -1,0 +1,239 @@
+"""The steps of a run, found from what its program names and calls (ADR-0260)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby, pairwise
+from statistics import median_low
+from typing import TYPE_CHECKING, NamedTuple
+
+from kernbench.op_log.windows import DeviceTimes, Interval, Window, joined
+
+if TYPE_CHECKING:
+    from kernbench.op_log.log import OpLog, Site
+
+_OF_OPTIMIZERS = "Optimizer.step#"
+"""How PyTorch's optimizers name the range of a step."""
+_WORDS = ("profilerstep", "step", "iter", "batch")
+"""What ranges of steps are called, the surest word first."""
+_NUMBER = re.compile(r"#?\d+")
+
+
+class _Named(NamedTuple):
+    """From when and until when a host was in a step or a range."""
+
+    name: str
+    start_ps: int
+    end_ps: int
+    edge: str = ""
+    """The name of the range at whose edge it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """A step of a run, on all ranks."""
+
+    name: str
+    window: Window
+
+
+@dataclass(frozen=True, slots=True)
+class RunSteps:
+    """The steps of a run: at least two, in order."""
+
+    found_by: str
+    """What they were found by, in words."""
+    steps: Sequence[RunStep]
+    startup: Window
+    """What is before the first one."""
+    how: Callable[[OpLog], Mapping[int, Sequence[_Named]]]
+    """Finds the host's time of the steps in a log, by rank."""
+    edges: frozenset[str]
+    """The names of the ranges at whose edges steps begin and end; empty where a line says it."""
+
+    @property
+    def steady(self) -> int:
+        """The number of the step that stands for others: of those behind the first, the median."""
+        lengths = [each.window.mean_ps for each in self.steps[1:]]
+        return 1 + lengths.index(median_low(lengths))
+
+    def again(self, log: OpLog) -> RunSteps | None:
+        """Return the steps of another run of the same program, found in the same way."""
+        return _steps_of(log, self.found_by, self.how)
+
+
+def named_windows(log: OpLog, name: str) -> list[Window]:
+    """Return the windows of all ranges of a name, the k-th ones of all ranks together."""
+    return [Window(each) for each in _windows(log, _by_rank(log, lambda each: each == name))]
+
+
+def range_names(log: OpLog) -> list[str]:
+    """Return the names of the ranges of a run, in order."""
+    return list(dict.fromkeys(each.name for each in log.host_ranges if each.end_ps > each.start_ps))
+
+
+def find_steps(log: OpLog, site: Site | None = None) -> RunSteps | None:
+    """Return the steps of a run; None if it has none, or one only.
+
+    Steps are ranges that are called so (``record_function("step 3")``, ``ProfilerStep#3``), else
+    the time from the end of one call of ``optimizer.step`` to that of the next. With a ``site``
+    they are what begins whenever a host comes to that line of the program.
+    """
+    if site is not None:
+        said = f"{site[0].rpartition('/')[2]}:{site[1]}"
+        return _steps_of(log, said, partial(_visits, site=site))
+    family = _family(log)
+    if family is None:
+        return _steps_of(log, "calls of optimizer.step", _optimizer_steps)
+    return _steps_of(log, f"ranges {family}", partial(_of_family, family=family))
+
+
+def _steps_of(
+    log: OpLog, found_by: str, how: Callable[[OpLog], Mapping[int, Sequence[_Named]]]
+) -> RunSteps | None:
+    by_rank = how(log)
+    windows = _windows(log, by_rank)
+    if len(windows) < 2:
+        return None
+    first = by_rank[min(by_rank)]
+    names = [each.name for each in first[: len(windows)]]
+    if len({*names}) < len(names):
+        names = [f"step {number}" for number in range(len(names))]
+    before = {rank: [(0, each[0][0])] for rank, each in windows[0].items()}
+    steps = [RunStep(name, Window(each)) for name, each in zip(names, windows, strict=True)]
+    edges = frozenset(each.edge for each in first) - {""}
+    return RunSteps(found_by, steps, Window(before), how, edges)
+
+
+def _key(name: str) -> str:
+    """Return a name without its numbers: what all steps have in common."""
+    return _NUMBER.sub("#", name)
+
+
+def _by_rank(log: OpLog, is_wanted: Callable[[str], bool]) -> dict[int, list[_Named]]:
+    found: dict[int, list[_Named]] = {}
+    for each in sorted(log.host_ranges, key=lambda each: (each.rank, each.start_ps, each.end_ps)):
+        if is_wanted(each.name):
+            named = _Named(each.name, each.start_ps, each.end_ps, each.name)
+            found.setdefault(each.rank, []).append(named)
+    return found
+
+
+def _of_family(log: OpLog, family: str) -> dict[int, list[_Named]]:
+    return _by_rank(log, lambda name: _key(name) == family)
+
+
+def _windows(
+    log: OpLog, by_rank: Mapping[int, Sequence[_Named]]
+) -> list[dict[int, list[Interval]]]:
+    """Return the intervals of ranges, the k-th ones of all ranks together.
+
+    Ranks that name none are taken to be where the first one is that does.
+    """
+    if not by_rank:
+        return []
+    times = DeviceTimes(log)
+    running = log.running or sorted(
+        {*by_rank, *(rank for each in log.instances for rank in each.ranks)}
+    )
+    intervals = {
+        rank: [times.interval(rank, each.start_ps, each.end_ps) for each in named]
+        for rank, named in by_rank.items()
+    }
+    first = intervals[min(by_rank)]
+    count = min(map(len, intervals.values()))
+    return [
+        {rank: [intervals.get(rank, first)[place]] for rank in running} for place in range(count)
+    ]
+
+
+def _family(log: OpLog) -> str | None:
+    """Return how ranges are called that follow each other as steps do, without their numbers."""
+    ranks = {each.rank for each in log.host_ranges}
+    if not ranks:
+        return None
+    first = min(ranks)
+    families: dict[str, list[tuple[int, int]]] = {}
+    for each in log.host_ranges:
+        if each.rank == first and each.end_ps > each.start_ps:
+            families.setdefault(_key(each.name), []).append((each.start_ps, each.end_ps))
+    found = []
+    for key, spans in families.items():
+        spans.sort()
+        word = next((place for place, word in enumerate(_WORDS) if word in key.lower()), None)
+        is_disjoint = all(a[1] <= b[0] for a, b in pairwise(spans))
+        if word is not None and is_disjoint and len(spans) > 1 and "Optimizer." not in key:
+            found.append((word, -sum(end - start for start, end in spans), key))
+    return min(found)[-1] if found else None
+
+
+def _optimizer_steps(log: OpLog) -> dict[int, list[_Named]]:
+    """Return the steps between ends of calls of ``optimizer.step``, of the one that ends last."""
+    calls = [each for each in log.host_ranges if each.name.startswith(_OF_OPTIMIZERS)]
+    if not calls:
+        return {}
+    name = max(calls, key=lambda each: each.end_ps).name
+    ends: dict[int, list[int]] = {}
+    for each in calls:
+        if each.name == name:
+            ends.setdefault(each.rank, []).append(each.end_ps)
+    found = {}
+    for rank, times in ends.items():
+        edges = [_loop_begin(log, rank, min(times)), *sorted(times)]
+        found[rank] = [
+            _Named(f"step {k}", *each, edge=name) for k, each in enumerate(pairwise(edges))
+        ]
+    return found
+
+
+def _loop_begin(log: OpLog, rank: int, first_end_ps: int) -> int:
+    """Return when the loop around the first step began: when the host first was where it goes on.
+
+    That is at the first line after the step at which it was before, too; 0 where there is none, or
+    the run has no record of the program's lines.
+    """
+    visits = _lines_of_host(log, rank)
+    first: dict[Site, int] = {}
+    for site, start_ps in visits:
+        if site[1] and start_ps < first_end_ps:
+            first.setdefault(site, start_ps)
+    after = (first[site] for site, at_ps in visits if at_ps >= first_end_ps and site in first)
+    return next(after, 0)
+
+
+def _lines_of_host(log: OpLog, rank: int) -> list[tuple[Site, int]]:
+    """Return at which lines of the program a host was, and from when on."""
+    lines = log.program_lines
+    if lines is None:
+        return []
+    spans = zip(log.host_spans, lines.of_spans, strict=False)
+    return [(lines.sites[number], span.start_ps) for span, number in spans if span.rank == rank]
+
+
+def _visits(log: OpLog, site: Site) -> dict[int, list[_Named]]:
+    found: dict[int, list[_Named]] = {}
+    for rank in sorted({each.rank for each in log.host_spans}):
+        came = [
+            next(visits)[1]
+            for is_there, visits in groupby(
+                _lines_of_host(log, rank), lambda each: _is_at(each[0], site)
+            )
+            if is_there
+        ]
+        last = max((each.end_ps for each in log.host_spans if each.rank == rank), default=0)
+        if came:
+            edges = pairwise([*came, last])
+            found[rank] = [_Named(f"step {k}", *each) for k, each in enumerate(edges)]
+    return found
+
+
+def _is_at(site: Site, wanted: Site) -> bool:
+    return site[1] == wanted[1] and f"/{site[0]}".endswith(f"/{wanted[0]}")
+
+
+def all_steps(steps: Iterable[RunStep]) -> Window:
+    """Return the window of some steps together."""
+    return joined([each.window for each in steps])

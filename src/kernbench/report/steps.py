@@ -1,0 +1,156 @@
+"""The steps of a run: how long each takes, and what more of them would (ADR-0260)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import TYPE_CHECKING, NotRequired, TypedDict
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from kernbench.op_log import energy_of, find_steps, of_all
+from kernbench.report.units import format_amount, format_ns, format_share
+
+if TYPE_CHECKING:
+    from kernbench.hardware import Machine
+    from kernbench.op_log import Instance, OpLog, RunSteps
+    from kernbench.report.peaks import Peaks
+
+SHOWN_STEPS = 8
+_MORE = 1000
+"""Of how many more steps it is said what they take."""
+_LOOK_UP = "aten.embedding"
+_NS_PER_HOUR = 3600e9
+
+
+class StepReport(TypedDict):
+    """One step; its times are those of its ranks."""
+
+    name: str
+    time_ns: float
+    """The mean of all ranks."""
+    least_ns: float
+    most_ns: float
+    of_peak: float
+    """The FLOPs that begin in it, as a share of what the devices' matrix engines could do."""
+    tokens_per_s: NotRequired[float]
+    """What a rank looks up in its largest embedding; left out where it looks up none."""
+
+
+class StepsReport(TypedDict):
+    """The steps of a run, and what one more of them takes."""
+
+    found_by: str
+    """In words."""
+    startup_ns: float
+    """What is before the first one, as a mean of all ranks."""
+    steps: list[StepReport]
+    steady: int
+    """The number of the step that stands for others: the median of those behind the first."""
+    step_j: NotRequired[float]
+    """What all devices take for that step; left out for a machine that says nothing of energy."""
+    step_usd: NotRequired[float]
+    """What all devices cost for its time; left out where nothing says what one costs."""
+
+
+def steps_of(log: OpLog, machine: Machine, ranks: int, peaks: Peaks) -> StepsReport | None:
+    """Return the steps of a run that has some; see ``kernbench.op_log.find_steps``."""
+    found = find_steps(log) if log.host_ranges else None
+    if found is None:
+        return None
+    report: StepsReport = {
+        "found_by": found.found_by,
+        "startup_ns": found.startup.mean_ps / 1000,
+        "steps": list(_steps(log, found, peaks)),
+        "steady": found.steady,
+    }
+    steady = found.steps[found.steady].window
+    energy = energy_of(log, machine, ranks, within=steady)
+    if energy is not None:
+        whole = energy if log.running is None else of_all(energy, log.running)
+        report["step_j"] = whole["energy_j"]
+    price = machine.spec.usd_per_device_hour
+    if price is not None:
+        report["step_usd"] = float(price) * ranks * steady.mean_ps / 1000 / _NS_PER_HOUR
+    return report
+
+
+def _steps(log: OpLog, found: RunSteps, peaks: Peaks) -> Iterator[StepReport]:
+    for each in found.steps:
+        window = each.window
+        times_ns = [window.length_ps(rank) / 1000 for rank in window.ranks]
+        mine = [
+            (rank, one)
+            for one in log.instances
+            for rank, start_ps in zip(one.ranks, one.starts_ps, strict=True)
+            if window.holds(rank, start_ps)
+        ]
+        flops = sum(one.template.flops / len(one.ranks) for _, one in mine)
+        could = peaks.flops_per_ns * sum(times_ns)
+        report: StepReport = {
+            "name": each.name,
+            "time_ns": window.mean_ps / 1000,
+            "least_ns": min(times_ns),
+            "most_ns": max(times_ns),
+            "of_peak": flops / could if could else 0.0,
+        }
+        tokens = _tokens([one for rank, one in mine if rank == window.ranks[0]])
+        if tokens:
+            report["tokens_per_s"] = tokens / window.length_ps(window.ranks[0]) * 1e12
+        yield report
+
+
+def _tokens(commands: list[Instance]) -> int:
+    """Return how many rows a rank has looked up in the table of which it looked up most."""
+    found: dict[tuple[int, ...], int] = {}
+    for each in commands:
+        shapes = each.template.given.get("shapes", ())
+        if each.template.name == _LOOK_UP and len(shapes) > 1:
+            table = tuple(shapes[0])
+            found[table] = found.get(table, 0) + prod(shapes[1])
+    return max(found.values(), default=0)
+
+
+def steps_table(found: StepsReport) -> Table:
+    """Return a line for each step, of many for the first ones."""
+    steps = found["steps"]
+    titles = ["step", "time", "least", "most", "of peak"]
+    knows_tokens = any("tokens_per_s" in each for each in steps)
+    titles += ["tokens/s of a rank"] if knows_tokens else []
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for title in titles:
+        table.add_column(title, justify="right" if title != "step" else "left", no_wrap=True)
+    table.add_row(Text("before the first"), format_ns(found["startup_ns"]))
+    for number, each in enumerate(steps[:SHOWN_STEPS]):
+        times = (format_ns(each[key]) for key in ("time_ns", "least_ns", "most_ns"))
+        tokens = each.get("tokens_per_s")
+        table.add_row(
+            Text(f"{each['name']}{' (steady)' if number == found['steady'] else ''}"),
+            *times,
+            f"{100 * each['of_peak']:.1f}%",
+            "" if tokens is None else format_amount(tokens, "").strip(),
+        )
+    rest = steps[SHOWN_STEPS:]
+    if rest:
+        mean_ns = sum(each["time_ns"] for each in rest) / len(rest)
+        least_ns = min(each["least_ns"] for each in rest)
+        most_ns = max(each["most_ns"] for each in rest)
+        table.add_row(Text(f"+ {len(rest)} more"), *map(format_ns, (mean_ns, least_ns, most_ns)))
+    return table
+
+
+def steps_line(found: StepsReport) -> str:
+    """Return what more steps take, as a line below the table."""
+    steady = found["steps"][found["steady"]]
+    times_ns = [each["time_ns"] for each in found["steps"][1:]]
+    spread = max(times_ns) - min(times_ns)
+    parts = [format_ns(_MORE * steady["time_ns"])]
+    if "step_j" in found:
+        parts.append(f"{format_amount(_MORE * found['step_j'], 'J')}")
+    if "step_usd" in found:
+        parts.append(f"{_MORE * found['step_usd']:.3g} USD")
+    spread_said = format_share(spread, steady["time_ns"])
+    said = f"steps behind the first differ by {spread_said.strip()}"
+    return f"{_MORE:,} more steps as {steady['name']} ({said}): {', '.join(parts)}"

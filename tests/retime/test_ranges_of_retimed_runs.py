@@ -1,0 +1,126 @@
+"""A step of a run, in runs that are done again, and as the commands that explain runs show it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernbench.analysis import part_of
+from kernbench.hardware import set_keys
+from kernbench.op_log import find_steps
+from kernbench.retime import WhatIf, findings, host_findings
+from kernbench.retime.host_changes import compiled, in_graphs, with_half_the_operations
+from kernbench.runtime_api import Action
+from kernbench.saved import SavedRun, load_run
+from tests.cli.command_line import kernbench
+from tests.retime.retiming import assert_same, retime
+from tests.retime.test_host_changes import run
+
+PROGRAM = Path(__file__).parent / "programs" / "steps.py"
+STEPS = 4
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
+    kept = tmp_path_factory.mktemp("runs") / "run"
+    run(PROGRAM, "h100-sxm", kept, ranks=1)
+    return load_run(kept)
+
+
+@pytest.mark.adr("0260-D5")
+def test_a_run_that_is_done_again_has_the_ranges_of_its_program(saved: SavedRun) -> None:
+    assert_same(retime(saved).op_log, saved.log)
+    slow = retime(saved, set_keys(saved.machine, ["host.slowdown=2x"])[0]).op_log
+    names = [(each.rank, each.name) for each in saved.log.host_ranges]
+    assert [(each.rank, each.name) for each in slow.host_ranges] == names
+    part = part_of(saved.log, "step 2")
+    assert 1.9 < part.time_ps(slow) / part.time_ps(saved.log) < 2.1
+
+
+@pytest.mark.adr("0260-D5")
+def test_a_finding_gains_what_the_same_step_gains(saved: SavedRun) -> None:
+    part = part_of(saved.log, "step 2")
+    found = findings(saved, part)
+    by_name = {each["what"]: each for each in found["findings"]}
+    slow = WhatIf("", settings=("host.slowdown=0.5x",)).run(saved).log
+    again = find_steps(slow)
+    assert again is not None
+    expected = (part.time_ps(saved.log) - again.steps[2].window.mean_ps) / 1000
+    assert by_name["a host twice as fast"]["gain_ns"] == pytest.approx(expected)
+    # Each step gets a graph, which other ranges do not cut.
+    changed = in_graphs(saved)
+    (rank,) = changed.actions.actors
+    kinds = rank.values[::4]
+    ends = [place for place, kind in enumerate(kinds) if kind == Action.RANGE_END]
+    graphs = [place for place, kind in enumerate(kinds) if kind == Action.GRAPH_OPERATIONS]
+    assert len(ends) == 4 * STEPS
+    outer = [ends[place] for place in range(3, 4 * STEPS, 4)]
+    per_step = [
+        sum(first < place < last for place in graphs)
+        for first, last in zip([0, *outer], outer, strict=False)
+    ]
+    assert len({*per_step[1:]}) == 1
+    assert per_step[1] <= 2
+
+
+def test_hosts_that_do_less_are_tried_unasked_where_they_have_the_time(saved: SavedRun) -> None:
+    found = host_findings(saved, part_of(saved.log))
+    assert found is not None
+    gains = {each["what"]: each["gain_ns"] for each in found["findings"]}
+    wanted = {"launches in CUDA graphs", "launches by torch.compile", "half as many operations"}
+    assert wanted <= gains.keys()
+    assert all(0 < gain < found["time_ns"] for gain in gains.values())
+    times = saved.machine.spec.host
+    assert times is not None
+    # What is left of a compiled launch is what the machine says, and the entry of its graph.
+    log = WhatIf("", acts=compiled).run(saved).log
+    spans = [each for each in log.host_spans if each.kind == "launch"]
+    taken = {each.end_ps - each.start_ps for each in spans}
+    launch_ps, call_ps = (
+        round(float(each * times.slowdown) * 1e6)
+        for each in (times.compiled_launch_us, times.compiled_call_us)
+    )
+    assert {launch_ps, launch_ps + call_ps} <= taken
+    half = WhatIf("", acts=with_half_the_operations).run(saved).log
+    assert len(half.instances) == len(saved.log.instances)
+
+
+@pytest.mark.adr("0260-D4")
+def test_commands_are_of_a_steady_step_and_of_what_is_asked_for(saved: SavedRun) -> None:
+    def why(*more: str) -> Any:
+        done = kernbench("why", saved.path, "--json", "-", *more)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.output)
+
+    steady, whole, first = why(), why("--range", "all"), why("--steps", "0")
+    assert steady["part"]["name"] in {f"step {number}" for number in range(1, STEPS)}
+    assert steady["startup"]["time_ns"] > steady["time_ns"]
+    assert "part" not in whole
+    assert whole["time_ns"] == saved.log.end_ps / 1000
+    for found in (steady, whole, first):
+        assert sum(each["time_ns"] for each in found["spent"]) == pytest.approx(found["time_ns"])
+        path = sum(each["end_ns"] - each["start_ns"] for each in found["critical_path"])
+        assert path == pytest.approx(found["time_ns"])
+    python = [each for each in steady["spent"] if each["resource"] == "host Python"]
+    assert {each["name"] for each in python} == {"Python"}
+    lines = PROGRAM.read_text().splitlines()
+    assert any("layers(x)" in lines[each["line"] - 1] for each in python)
+    shown = kernbench("why", saved.path).output
+    for said in ("the steady one of 4 steps", "in start-up", "what would shorten hosts' time"):
+        assert said in shown
+    assert re.search(r"Python +host Python +steps.py:\d+", shown)
+    listed = kernbench("findings", saved.path, "--range", "update").output
+    assert "4 ranges of the name" in listed
+    same = json.loads(kernbench("diff", saved.path, saved.path, "--json", "-").output)
+    assert same["before_ns"] == steady["time_ns"]
+    for wrong, said in (
+        (("--range", "forward"), "no range or step of this run is called 'forward'"),
+        (("--steps", "7:"), "--steps 7: are none of its 4 steps, 0 to 3"),
+    ):
+        for command in ("why", "findings"):
+            done = kernbench(command, saved.path, *wrong)
+            assert (done.exit_code, said in done.output) == (2, True), done.output
