@@ -21,12 +21,13 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from threading import Timer
+from types import ModuleType
 from typing import IO, Any
 
 BENCHES = ("kernbench.cli.app", "kernbench.ops", "kernbench.triton_backend", "kernbench.report")
 """What a bench needs."""
-PYTORCH = (*BENCHES, "kernbench.torch_bridge.front.programs")
-"""What a PyTorch program needs; its compiler it imports itself."""
+PYTORCH = (*BENCHES, "kernbench.torch_bridge.front.programs", "torch._dynamo")
+"""What a PyTorch program needs: an optimizer imports what traces for the compiler."""
 COMPILER = (*PYTORCH, "torch._inductor.compile_fx")
 """What one needs that compiles, and says nothing of first imports."""
 
@@ -108,7 +109,18 @@ def _work(command: list[str], cwd: str, env: dict[str, str], *files: str) -> Non
         os._exit(status)
 
 
+def _search_modules() -> None:
+    """Search modules for registries once: half of what starting a PyTorch program takes."""
+    from kernbench.torch_bridge.assigned import registries
+
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType) and not registries.is_machinery(module.__name__):
+            registries.registries_of(module)
+
+
 if __name__ == "__main__":
     for each in sys.argv[1:]:
         import_module(each)
+    if set(PYTORCH) <= set(sys.argv):
+        _search_modules()
     serve(sys.stdin, os.fdopen(os.dup(1), "w"))

@@ -36,8 +36,7 @@ def test_a_race_that_nobody_reads_is_found_with_check_only(tmp_path: Path) -> No
 @pytest.mark.adr("0108-D1")
 def test_every_command_that_checks_takes_what_to_allow() -> None:
     def command(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        # A script imports PyTorch itself.
-        imports = PYTORCH if name == "torchrun" else BENCHES
+        imports = BENCHES if name == "run" else PYTORCH
         return run_forked("kernbench", name, *arguments, imports=imports, cwd=PROGRAMS)
 
     for name, *file in (

@@ -252,7 +252,9 @@ def test_a_kernel_after_one_that_decides_by_data_is_found(deciding: Run) -> None
 
 @pytest.mark.slow
 @pytest.mark.adr("0052-D5")
-@pytest.mark.parametrize("machine", ["ahbm", "h100-sxm", "a100-sxm-80g"])
+@pytest.mark.parametrize(
+    "machine", ["ahbm", "h100-sxm", pytest.param("a100-sxm-80g", marks=pytest.mark.campaign)]
+)
 def test_the_time_shown_is_the_time_of_the_launch_in_a_run(
     show: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], machine: str
 ) -> None:

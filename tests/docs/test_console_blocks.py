@@ -42,6 +42,8 @@ OF_THE_CODE = ("architecture.md", "glossary.md", "index.md")
 NEEDS_TORCH = ("host.md", "memory.md", "noise.md", "pytorch.md", "serving.md")
 COUNTED = ("host.md",)
 """Their programs' own Python is counted, and what other tests have imported adds to it."""
+CAMPAIGNS = ("host.md", "plan.md", "what-does-it-cost.md", "which-split.md")
+"""They plan models, or compile: ``tests/cli/plans`` and those of hosts have smaller ones."""
 PAGES = [
     ROOT / "README.md",
     *sorted(
@@ -64,7 +66,15 @@ MAKE_DEMO = "kernbench run tp_mlp --trace out/tp_mlp.trace.json"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(
+            page, id=page.name, marks=pytest.mark.campaign if page.name in CAMPAIGNS else ()
+        )
+        for page in PAGES
+    ],
+)
 def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     if page.name in NEEDS_TORCH:
         pytest.importorskip("torch")

@@ -6,11 +6,11 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kernbench.errors import UsageError
 from kernbench.hardware import known_machines
+from kernbench.inputs import parse_yaml
 
 FOLDER = Path(__file__).parent
 
@@ -46,7 +46,8 @@ E = TypeVar("E", bound=Entry)
 
 def table(file: str, name: str, kind: type[E]) -> tuple[E, ...]:
     """Return the entries of one table of a file beside this module."""
-    return read(yaml.safe_load((FOLDER / file).read_text(encoding="utf-8")), file, name, kind)
+    text = (FOLDER / file).read_text(encoding="utf-8")
+    return read(parse_yaml(text, file, is_shipped=True), file, name, kind)
 
 
 def read(data: Any, file: str, name: str, kind: type[E]) -> tuple[E, ...]:

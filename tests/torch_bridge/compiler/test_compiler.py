@@ -86,6 +86,7 @@ def test_a_function_is_compiled_ahead_of_its_first_call(tmp_path: Path) -> None:
     assert "as in eager mode" in done.stdout, done.stderr
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.adr("0126-D4")
 def test_ranks_compile_each_for_themselves(tmp_path: Path) -> None:

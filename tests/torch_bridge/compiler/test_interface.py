@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from kernbench.hardware import load_machine
+from tests.forked import COMPILER, run_forked
 from validation.programs import Program, ProgramRunner
 
 ROOT = Path(__file__).parents[3]
@@ -51,13 +50,11 @@ def test_programs_of_one_process_compile_each_for_its_machine(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_what_a_run_has_compiled_is_not_the_next_ones() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.torch_bridge.programs.captured_in_turns"],
+    done = run_forked(
+        "tests.torch_bridge.programs.captured_in_turns",
+        imports=COMPILER,
         cwd=ROOT,
-        env=os.environ | {"KERNBENCH_COMPILE": "", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        check=False,
+        env=os.environ | {"KERNBENCH_COMPILE": ""},
     )
     assert done.returncode == 0, done.stderr
     first, other, again = (float(line.split()[1]) for line in done.stdout.splitlines())

@@ -11,9 +11,17 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.torch_bridge.running import simulated
+
 ROOT = Path(__file__).parents[3]
 
 
+def test_modules_are_wrapped_as_by_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNBENCH_COMPILE", "eager")
+    simulated("compiled.py")
+
+
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_modules_are_wrapped_as_by_the_compiler_whether_it_is_there_or_not() -> None:
     done = subprocess.run(

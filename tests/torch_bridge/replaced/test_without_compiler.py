@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asks", [[], ["asks"]])
+@pytest.mark.parametrize("asks", [pytest.param([], marks=pytest.mark.campaign), ["asks"]])
 def test_the_compiler_comes_when_it_is_asked_for_and_is_itself_after_the_run(
     asks: list[str],
 ) -> None:

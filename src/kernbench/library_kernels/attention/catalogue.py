@@ -8,8 +8,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
-import yaml
-
+from kernbench.inputs import parse_yaml
 from kernbench.library_kernels.attention.forward import FlashKernel
 from kernbench.library_kernels.attention.splits import Splits
 
@@ -25,7 +24,8 @@ def attention_kernels(architecture: str) -> Mapping[str, FlashKernel]:
     file = folder / f"{architecture}.yaml"
     if not file.is_file():
         return MappingProxyType({})
-    described: dict[str, dict[str, Any]] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    text = file.read_text(encoding="utf-8")
+    described: dict[str, dict[str, Any]] = parse_yaml(text, file.name, is_shipped=True)
     return MappingProxyType({name: _kernel(name, each) for name, each in described.items()})
 
 
