@@ -8,6 +8,7 @@ from kernbench.torch_bridge.device import (
     accelerator,
     autocast,
     buckets,
+    ctypes_libraries,
     cuda_builds,
     cuda_memory,
     gradients,
@@ -47,6 +48,7 @@ INSTALLATIONS = (
         snapshots.install,
         {"cuda_builds": _HIDES},
     ),
+    Installation("ctypes_libraries", "NVML and the CUDA runtime", ctypes_libraries.install),
     Installation(
         "lacking", "errors for what is not supported", lacking.install, {"cuda_builds": _HIDES}
     ),

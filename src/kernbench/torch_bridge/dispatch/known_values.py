@@ -172,6 +172,32 @@ def follow_collective(
         forget(tensors)
 
 
+def follow_kernel(
+    compute: Callable[..., None], given: tuple[Any, ...], written: Sequence[Tensor]
+) -> None:
+    """Compute what a library's kernel writes if all that it reads is known without data."""
+    over = {id(each) for each in written}
+    read = [each for each in given if isinstance(each, Tensor) and id(each) not in over]
+    if not is_meta(written[0]) or current().capture is not None or not _are_known(read):
+        return
+    place = place_of(read)
+    with _disable_current_modes():
+        targets = [_to_be_known(each, MOST_CHOSEN) for each in written]
+        if None not in targets:
+            compute(*_each(values_of, given))
+            mark(written, place)
+
+
+def deal(scores: Tensor, chosen: Tensor) -> None:
+    """Take what a router of experts chooses by unknown scores for even."""
+    if not is_meta(chosen) or current().capture is not None:
+        return
+    with _disable_current_modes():
+        found = torch.arange(chosen.numel()).remainder_(scores.shape[-1]).view(chosen.shape)
+        _keep(chosen, found)
+        begin(chosen)
+
+
 def _kept(tensor: Tensor) -> Any:
     """Return the host storage with the known contents of a tensor's memory, or None."""
     if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
@@ -289,12 +315,12 @@ def _decided(operation: Operation, args: Any) -> bool | None:
     return None
 
 
-def _to_be_known(tensor: Tensor) -> Tensor | None:
+def _to_be_known(tensor: Tensor, most: int = MOST_ELEMENTS) -> Tensor | None:
     """Return a tensor's known values, zeros to write to if there were none; None if too large."""
     if type(tensor) in PLAIN and tensor.layout is torch.strided:
         known_storage(storage_of(tensor))
     found = values_of(tensor)
-    if found is None and tensor.numel() <= MOST_ELEMENTS and not _is_lazy(tensor):
+    if found is None and tensor.numel() <= most and not _is_lazy(tensor):
         storage = storage_of(tensor)
         if tensor.is_contiguous() and storage.nbytes() == tensor.nbytes:
             storage._known = torch.UntypedStorage(storage.nbytes()).fill_(0)

@@ -38,6 +38,7 @@ from kernbench.torch_bridge.replaced import (
     spinning,
     without_data,
 )
+from kernbench.torch_bridge.replaced.extension_modules import finder as extension_modules
 from kernbench.torch_bridge.replaced.of_gpus import (
     dropout,
     one_hot,
@@ -78,6 +79,12 @@ def installations(programs: Programs) -> list[Installation]:
             after={"compiler": "its finder comes behind all others"},
         ),
         Installation(
+            "replaced.extension_modules",
+            "operators of extension modules that need CUDA",
+            extension_modules.install,
+            after={"replaced.stand_ins": "its finder comes in front of all others"},
+        ),
+        Installation(
             "states",
             "state of libraries, per process",
             programs.states.install,
@@ -90,6 +97,7 @@ def installations(programs: Programs) -> list[Installation]:
                 "states": "it passes on each module that is imported from then on",
                 "compiler": "its finder must be asked first, to see every import",
                 "replaced.stand_ins": "so must it before the finder of stand-ins",
+                "replaced.extension_modules": "and before that of extension modules",
             },
         ),
         Installation("loggers", "loggers, per process", programs.loggers.install),

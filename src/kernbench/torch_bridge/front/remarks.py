@@ -85,6 +85,17 @@ def _of_what_ran_instead(session: Session) -> list[str]:
             "stand-ins of kernbench's ran for packages that are not installed, computed by "
             f"definition and timed as their kernels: {', '.join(sorted(session.stand_ins))}"
         )
+    if session.operators:
+        lines.append(
+            "operators of extension modules, which need CUDA, were computed by definition and "
+            f"timed as kernels: {', '.join(sorted(session.operators))}"
+        )
+    if session.lacking_operators:
+        lines.append(
+            "operators of extension modules that kernbench does not define were asked for, and "
+            "the program was told that there are none: "
+            f"{', '.join(sorted(session.lacking_operators))}"
+        )
     return lines
 
 

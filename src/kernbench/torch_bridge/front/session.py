@@ -65,6 +65,10 @@ class Session:
         """Python programs that ranks have started outside of the simulation."""
         self.stand_ins: set[str] = set()
         """Packages in whose place kernbench's stand-ins were imported."""
+        self.operators: dict[str, None] = {}
+        """Operators of extension modules that ran by kernbench's definitions."""
+        self.lacking_operators: dict[str, None] = {}
+        """Those that were asked for, and have none."""
         self.rendezvous: dict[Any, dict[int, Any]] = {}
         """Symmetric memory that ranks have brought to a meeting, by group and call."""
         self.reads_peers = False

@@ -93,7 +93,7 @@ def with_cache(
     lengths = Lengths(lambda: (queries,) * batch, of_each(used, batch, capacity, new))
     operands = (q, k_cache, v_cache, k, v, cos, sin, used, index, table, alibi, out, lse)
     written = (out, lse) if k is None else (out, lse, k_cache, v_cache)
-    launch(name, compute, operands, written, call, lengths)
+    launch(overload(name), compute, operands, written, call, lengths)
     return out, lse
 
 

@@ -72,7 +72,7 @@ def of_each(lengths: Tensor | None, count: int, assumed: int, more: int = 0) -> 
 
 
 def launch(
-    name: str,
+    func: Any,
     compute: Callable[..., None],
     given: tuple[Any, ...],
     written: Sequence[Tensor],
@@ -84,7 +84,7 @@ def launch(
     def timing(sip_id: int) -> Any:
         return costs.of(flash_kernels, call.name, FlashLengths(call, lengths.pairs()), sip_id)
 
-    run_kernel(overload(name), compute, given, written, timing)
+    run_kernel(func, compute, given, written, timing)
 
 
 def call_of(name: str, kernel: str, q: Tensor, k: Tensor, options: FlashOptions) -> FlashCall:

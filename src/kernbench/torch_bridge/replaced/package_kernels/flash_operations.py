@@ -6,7 +6,7 @@ on the sequences that its tensors of lengths say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -37,10 +37,15 @@ from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
     made_for,
     of_each,
     options_of,
+    overload,
     paged,
     seeded,
 )
-from kernbench.torch_bridge.replaced.package_kernels.flash_values import attend, gradients
+from kernbench.torch_bridge.replaced.package_kernels.flash_values import (
+    FlashOptions,
+    attend,
+    gradients,
+)
 
 _OPTIONS = (
     "float dropout_p, float softmax_scale, bool causal, int window_size_left, "
@@ -110,7 +115,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tens
     name = "_flash_attn_forward"
     call = call_of(name, kernel_of(queries), q, k, options)
     lengths = Lengths(lambda: (queries,) * batch, lambda: (k.shape[1],) * batch)
-    launch(name, compute, (q, k, v, alibi, state, out, lse), (out, lse), call, lengths)
+    launch(overload(name), compute, (q, k, v, alibi, state, out, lse), (out, lse), call, lengths)
     return out, lse, q.new_empty(0), state
 
 
@@ -141,14 +146,9 @@ def _varlen_forward(
         q: Tensor, k: Tensor, v: Tensor, ends_q: Tensor, ends_k: Tensor, table: Any, used: Any,
         alibi: Any, state: Tensor, out: Tensor, lse: Tensor,
     ) -> None:  # fmt: skip
-        with_seed = seeded(options, state)
-        for number, (rows, keys, values) in enumerate(
-            _sequences(q, (k, v), ends_q, ends_k, table, used)
-        ):
-            slopes = alibi if alibi is None or alibi.dim() == 1 else alibi[number : number + 1]
-            made = attend(q[rows][None], keys[None], values[None], None, with_seed, slopes)
-            out[rows] = made[0][0]
-            lse[:, rows] = made[1][0]
+        attend_sequences(
+            q, k, v, ends_q, ends_k, table, used, alibi, seeded(options, state), out, lse
+        )
 
     name = "_flash_attn_varlen_forward"
     count = ends_q.numel() - 1
@@ -162,7 +162,7 @@ def _varlen_forward(
     lengths = Lengths(between(ends_q, q.shape[0]), of_keys)
     call = call_of(name, kernel_of(max_q), q, k, options)
     operands = (q, k, v, ends_q, ends_k, block_table, used, alibi, state, out, lse)
-    launch(name, compute, operands, (out, lse), call, lengths)
+    launch(overload(name), compute, operands, (out, lse), call, lengths)
     return out, lse, q.new_empty(0), state
 
 
@@ -171,16 +171,41 @@ def _varlen_shapes(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor
     return *made, q.new_empty(0), q.new_empty(2, dtype=torch.int64)
 
 
+def attend_sequences(
+    q: Tensor, k: Tensor, v: Tensor, ends_q: Tensor, ends_k: Tensor | None, table: Tensor | None,
+    used: Tensor | None, alibi: Tensor | None, options: FlashOptions, out: Tensor, lse: Tensor,
+    scales: Sequence[Tensor | None] = (None, None, None),
+) -> None:  # fmt: skip
+    """Write what queries ``(total, heads, size)`` see of their sequences to ``out`` and ``lse``.
+
+    ``scales``, ``(sequences, kv heads)``, are those of 8-bit queries, keys and values.
+    """
+    for number, (rows, *pair) in enumerate(_sequences(q, (k, v), ends_q, ends_k, table, used)):
+        slopes = alibi if alibi is None or alibi.dim() == 1 else alibi[number : number + 1]
+        parts = [
+            part if scale is None or part.element_size() > 1 else _scaled(part, scale[number])
+            for part, scale in zip((q[rows], *pair), scales, strict=True)
+        ]
+        queries, keys, values = (each[None] for each in parts)
+        made = attend(queries, keys, values, None, options, slopes)
+        out[rows] = made[0][0].to(out.dtype)
+        lse[:, rows] = made[1][0]
+
+
+def _scaled(x: Tensor, scale: Tensor) -> Tensor:
+    return x.float() * scale.repeat_interleave(x.shape[-2] // scale.numel()).unsqueeze(-1)
+
+
 def _sequences(
     q: Tensor,
     caches: tuple[Tensor, Tensor],
     ends_q: Tensor,
-    ends_k: Tensor,
+    ends_k: Tensor | None,
     table: Tensor | None,
     used: Tensor | None,
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Yield the rows of each sequence, and its keys and values: ``(keys, heads, size)``."""
-    of_queries, of_keys = ends_q.tolist(), ends_k.tolist()
+    of_queries, of_keys = ends_q.tolist(), [] if ends_k is None else ends_k.tolist()
     for number, (begin, end) in enumerate(pairwise(of_queries)):
         count = of_keys[number + 1] - of_keys[number] if used is None else int(used[number])
         if table is None:
@@ -215,7 +240,7 @@ def _backward(*given: Any) -> Tensor:
     lengths = Lengths(lambda: (q.shape[1],) * q.shape[0], lambda: (k.shape[1],) * q.shape[0])
     written = (dq, dk, dv, rows)
     operands = (dout, q, k, v, out, lse, alibi, state, *written)
-    launch(name, compute, operands, written, call, lengths)
+    launch(overload(name), compute, operands, written, call, lengths)
     return rows
 
 
@@ -229,7 +254,7 @@ def _varlen_backward(*given: Any) -> Tensor:
         dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, ends_q: Tensor,
         ends_k: Tensor, alibi: Any, state: Any, dq: Tensor, dk: Tensor, dv: Tensor, rows: Tensor,
     ) -> None:  # fmt: skip
-        of_queries, of_keys = ends_q.tolist(), ends_k.tolist()
+        of_queries, of_keys = ends_q.tolist(), [] if ends_k is None else ends_k.tolist()
         for number in range(len(of_queries) - 1):
             here = slice(of_queries[number], of_queries[number + 1])
             there = slice(of_keys[number], of_keys[number + 1])
@@ -252,5 +277,5 @@ def _varlen_backward(*given: Any) -> Tensor:
     lengths = Lengths(between(ends_q, q.shape[0]), between(ends_k, k.shape[0]))
     written = (dq, dk, dv, rows)
     operands = (dout, q, k, v, out, lse, ends_q, ends_k, alibi, state, *written)
-    launch(name, compute, operands, written, call, lengths)
+    launch(overload(name), compute, operands, written, call, lengths)
     return rows

@@ -1,0 +1,232 @@
+"""Libraries of a CUDA driver that programs open by ctypes: NVML, and the runtime.
+
+Functions take what C's take: pointers of ``ctypes.byref``, which are written, and return a status.
+Source: ``nvml.h`` and ``driver_types.h`` of CUDA 13.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.processes.process import HERE
+
+_DRIVER = b"580.00"
+_NAME = re.compile(r"lib(nvidia-ml|cudart)\.so[.\d]*$")
+_NVML_NO_ARGUMENT, _NVML_NOT_SUPPORTED = 2, 3
+
+
+def install(patches: Patches) -> None:
+    """Let programs open these libraries where they are not installed."""
+    load = ctypes.CDLL
+
+    class CDLL(load):  # type: ignore[valid-type, misc]
+        """``ctypes.CDLL``."""
+
+        def __new__(cls, name: Any = None, *args: Any, **kwargs: Any) -> Any:
+            found = _NAME.search(str(name)) if HERE.process is not None else None
+            if found is not None:
+                return _LIBRARIES[found[1]]()
+            return load(name, *args, **kwargs)
+
+    patches.set(ctypes, "CDLL", CDLL)
+
+
+class _Function:
+    """A function of a library; ``ctypes`` lets programs set its types."""
+
+    def __init__(self, call: Callable[..., int]) -> None:
+        self._call = call
+        self.restype: Any = ctypes.c_int
+        self.argtypes: Any = None
+
+    def __call__(self, *args: Any) -> Any:
+        return self._call(*args)
+
+
+def _to(pointer: Any) -> Any:
+    """Return what ``byref`` or ``pointer`` refers to."""
+    return pointer._obj if hasattr(pointer, "_obj") else pointer.contents
+
+
+def _number(value: Any) -> int:
+    return int(getattr(value, "value", value) or 0)
+
+
+class _Nvml:
+    """NVML of the devices that a program sees; handles are their numbers, from 1 on."""
+
+    def __getattr__(self, name: str) -> _Function:
+        """Return a function by name; what NVML has, and this has not, is not supported by it."""
+        plain = re.sub(r"_v\d$", "", name)
+        known = _NVML.get(plain)
+        if known is None and not plain.startswith("nvml"):
+            raise AttributeError(name)
+        made = _Function(known or (lambda *args: _NVML_NOT_SUPPORTED))
+        setattr(self, name, made)
+        return made
+
+
+def _count(pointer: Any) -> int:
+    _to(pointer).value = torch.cuda.device_count()
+    return 0
+
+
+def _handle(index: Any, pointer: Any) -> int:
+    number = _number(index)
+    if number >= torch.cuda.device_count():
+        return _NVML_NO_ARGUMENT
+    _point(_to(pointer), number + 1)
+    return 0
+
+
+def _point(target: Any, value: int) -> None:
+    ctypes.c_size_t.from_address(ctypes.addressof(target)).value = value
+
+
+def _index(handle: Any) -> int:
+    if isinstance(handle, ctypes._Pointer):
+        return int(ctypes.cast(handle, ctypes.c_void_p).value or 1) - 1
+    return _number(handle) - 1
+
+
+def _by_uuid(uuid: Any, pointer: Any) -> int:
+    wanted = getattr(uuid, "value", uuid)
+    for each in range(torch.cuda.device_count()):
+        if _uuid_of(each) == wanted:
+            _point(_to(pointer), each + 1)
+            return 0
+    return _NVML_NO_ARGUMENT
+
+
+def _uuid_of(index: int) -> bytes:
+    return f"GPU-{torch.cuda.get_device_properties(index).uuid}".encode()
+
+
+def _text(of: Callable[[int], bytes]) -> Callable[..., int]:
+    def call(handle: Any, buffer: Any, size: Any) -> int:
+        buffer.value = of(_index(handle))[: _number(size) - 1]
+        return 0
+
+    return call
+
+
+def _capability(handle: Any, major: Any, minor: Any) -> int:
+    _to(major).value, _to(minor).value = torch.cuda.get_device_capability(_index(handle))
+    return 0
+
+
+def _memory(handle: Any, pointer: Any) -> int:
+    free, total = torch.cuda.mem_get_info(_index(handle))
+    found = _to(pointer)
+    found.total, found.free, found.used = total, free, total - free
+    return 0
+
+
+def _index_of(handle: Any, pointer: Any) -> int:
+    _to(pointer).value = _index(handle)
+    return 0
+
+
+def _p2p(first: Any, second: Any, kind: Any, pointer: Any) -> int:
+    here, there = _index(first), _index(second)
+    is_there = here == there or torch.cuda.can_device_access_peer(here, there)
+    # NVML_P2P_STATUS_OK, or NVML_P2P_STATUS_NOT_SUPPORTED.
+    _to(pointer).value = 0 if is_there else 5
+    return 0
+
+
+def _pci(handle: Any, pointer: Any) -> int:
+    number = _index(handle)
+    found = _to(pointer)
+    found.bus, found.busId = number + 1, f"00000000:{number + 1:02X}:00.0".encode()
+    return 0
+
+
+def _driver(buffer: Any, size: Any) -> int:
+    buffer.value = _DRIVER
+    return 0
+
+
+def _fine(*args: Any) -> int:
+    return 0
+
+
+_NVML: dict[str, Callable[..., int]] = {
+    "nvmlInit": _fine,
+    "nvmlInitWithFlags": _fine,
+    "nvmlShutdown": _fine,
+    "nvmlDeviceGetCount": _count,
+    "nvmlDeviceGetHandleByIndex": _handle,
+    "nvmlDeviceGetHandleByUUID": _by_uuid,
+    "nvmlDeviceGetIndex": _index_of,
+    "nvmlDeviceGetName": _text(lambda index: torch.cuda.get_device_name(index).encode()),
+    "nvmlDeviceGetUUID": _text(_uuid_of),
+    "nvmlDeviceGetCudaComputeCapability": _capability,
+    "nvmlDeviceGetMemoryInfo": _memory,
+    "nvmlDeviceGetP2PStatus": _p2p,
+    "nvmlDeviceGetPciInfo": _pci,
+    "nvmlSystemGetDriverVersion": _driver,
+}
+
+
+class _CudaRuntime:
+    """The CUDA runtime, for what needs no memory of its own."""
+
+    def __getattr__(self, name: str) -> _Function:
+        """Return a function by name, which says of itself if it is not there."""
+        known = _RUNTIME.get(name)
+        if known is None and not name.startswith("cuda"):
+            raise AttributeError(name)
+
+        def refuse(*args: Any) -> int:
+            raise UnsupportedTorchError(
+                f"{name} of libcudart by ctypes: simulated devices have "
+                f"{', '.join(_RUNTIME)} there; use torch.cuda for the rest"
+            )
+
+        made = _Function(known or refuse)
+        setattr(self, name, made)
+        return made
+
+
+def _set_device(device: Any) -> int:
+    torch.cuda.set_device(_number(device))
+    return 0
+
+
+def _get_device(pointer: Any) -> int:
+    _to(pointer).value = torch.cuda.current_device()
+    return 0
+
+
+def _synchronize() -> int:
+    torch.cuda.synchronize()
+    return 0
+
+
+def _mem_info(free: Any, total: Any) -> int:
+    _to(free).value, _to(total).value = torch.cuda.mem_get_info()
+    return 0
+
+
+_RUNTIME: dict[str, Callable[..., Any]] = {
+    "cudaSetDevice": _set_device,
+    "cudaGetDevice": _get_device,
+    "cudaGetDeviceCount": _count,
+    "cudaDeviceSynchronize": _synchronize,
+    "cudaMemGetInfo": _mem_info,
+    "cudaGetLastError": _fine,
+    "cudaProfilerStart": _fine,
+    "cudaProfilerStop": _fine,
+    "cudaHostRegister": _fine,
+    "cudaHostUnregister": _fine,
+    "cudaGetErrorString": lambda error: b"no error" if not _number(error) else b"not supported",
+}
+_LIBRARIES: dict[str, Callable[[], Any]] = {"nvidia-ml": _Nvml, "cudart": _CudaRuntime}

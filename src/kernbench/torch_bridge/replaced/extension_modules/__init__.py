@@ -1,0 +1,1 @@
+"""Extension modules of CUDA C++ that are installed: their operators by their schemas (ADR-0258)."""

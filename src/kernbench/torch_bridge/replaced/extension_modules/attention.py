@@ -1,0 +1,225 @@
+"""FlashAttention as engines build it, over pages of keys and values, and the merging of its parts.
+
+Source: ``vllm_flash_attn/flash_attn_interface.py``; ``merge_attn_states`` by "FlashInfer", section
+2.2 (Ye et al., 2025).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernbench.library_kernels import attention_kernels
+from kernbench.torch_bridge.base.operations import describe
+from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.costs.attention import FlashCall
+from kernbench.torch_bridge.processes.process import current
+from kernbench.torch_bridge.replaced.extension_modules.definitions import Asked, defines, streams
+from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
+    Lengths,
+    between,
+    kernel_of,
+    launch,
+    of_each,
+    options_of,
+)
+from kernbench.torch_bridge.replaced.package_kernels.flash_operations import attend_sequences
+
+_LARGEST_METADATA = 4
+"""Integers that FlashAttention-3's scheduler keeps of a sequence."""
+
+
+def _results(q: Tensor, v: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
+    if out is None:
+        dtype = torch.bfloat16 if q.element_size() == 1 else q.dtype
+        out = q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=dtype)
+    return out, q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
+
+
+def _varlen(
+    asked: Asked,
+    generation: int,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor | None,
+    ends_q: Tensor | None,
+    ends_k: Tensor | None,
+    used: Tensor | None,
+    table: Tensor | None,
+    alibi: Tensor | None,
+    most: tuple[int, int],
+    options: tuple[float, float, bool, int, int, float],
+    scales: Sequence[Tensor | None],
+) -> tuple[Tensor, Tensor]:
+    name = describe(asked.func).name
+    if ends_q is None or (ends_k is None and (used is None or table is None)):
+        raise UnsupportedTorchError(
+            f"{name} without cu_seqlens_q, and cu_seqlens_k or pages with seqused_k: kernbench "
+            "defines attention of sequences of own lengths; pass the sums of lengths"
+        )
+    flash = options_of(*options)
+    out, lse = _results(q, v, out)
+
+    def compute(
+        q: Tensor, k: Tensor, v: Tensor, ends_q: Tensor, ends_k: Any, table: Any, used: Any,
+        alibi: Any, out: Tensor, lse: Tensor, *scales: Any,
+    ) -> None:  # fmt: skip
+        attend_sequences(
+            q, k, v, ends_q, ends_k, table, used, alibi, flash, out, lse, scales or (None,) * 3
+        )
+
+    count = ends_q.numel() - 1
+    of_keys = (
+        of_each(used, count, most[1])
+        if ends_k is None or used is not None
+        else between(ends_k, k.shape[0])
+    )
+    library = attention_kernels(current().session.run.machine.spec.kernel_library or "")
+    kind = kernel_of(most[0])
+    kernel = f"flash{generation}_{kind}"
+    call = FlashCall(
+        name=name,
+        kernel=kernel if kernel in library else f"flash2_{kind}",
+        heads=q.shape[-2],
+        kv_heads=k.shape[-2],
+        head_dim=q.shape[-1],
+        dtype=q.dtype,
+        causal=flash.causal,
+        window=max(flash.left, 0),
+    )
+    lengths = Lengths(between(ends_q, q.shape[0]), of_keys)
+    operands = (q, k, v, ends_q, ends_k, table, used, alibi, out, lse, *scales)
+    launch(asked.func, compute, operands, (out, lse), call, lengths)
+    return out, lse
+
+
+def _fa3_shapes(q: Tensor, v: Tensor, out: Tensor | None, **named: Any) -> list[Tensor]:
+    return [*_results(q, v, out), q.new_empty(0), q.new_empty(0)]
+
+
+@defines(
+    "_vllm_fa3_C::fwd",
+    shapes=_fa3_shapes,
+    ignores=(
+        *("scheduler_metadata", "num_splits", "pack_gqa", "sm_margin"),
+        *("is_rotary_interleaved", "cp_rank", "cp_tot_seqused_k"),
+    ),
+)
+def _fa3(
+    asked: Asked,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor | None,
+    cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None,
+    seqused_k: Tensor | None,
+    max_seqlen_q: int | None,
+    max_seqlen_k: int | None,
+    page_table: Tensor | None,
+    q_descale: Tensor | None,
+    k_descale: Tensor | None,
+    v_descale: Tensor | None,
+    softmax_scale: float,
+    is_causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    softcap: float,
+    cp_world_size: int,
+) -> list[Tensor]:
+    if cp_world_size > 1:
+        raise UnsupportedTorchError(
+            f"_vllm_fa3_C.fwd with cp_world_size={cp_world_size}: kernbench defines attention of "
+            "one rank's own keys; leave decode context parallelism out"
+        )
+    options = 0.0, softmax_scale, is_causal, window_size_left, window_size_right, softcap
+    scales = (q_descale, k_descale, v_descale) if q.element_size() == 1 else ()
+    most = max_seqlen_q or q.shape[0], max_seqlen_k or k.shape[0]
+    made = _varlen(
+        asked, 3, q, k, v, out, cu_seqlens_q, cu_seqlens_k, seqused_k, page_table, None, most,
+        options, scales,
+    )  # fmt: skip
+    return [*made, q.new_empty(0), q.new_empty(0)]
+
+
+def _metadata(batch_size: int, seqused_k: Tensor) -> Tensor:
+    return seqused_k.new_zeros(_LARGEST_METADATA * batch_size + 1, dtype=torch.int32)
+
+
+@defines(
+    "_vllm_fa3_C::get_scheduler_metadata",
+    shapes=_metadata,
+    ignores=(
+        *("max_seqlen_q", "max_seqlen_k", "num_heads", "num_heads_k", "headdim", "headdim_v"),
+        *("qkv_dtype", "cu_seqlens_q", "cu_seqlens_k", "cu_seqlens_k_new", "seqused_q"),
+        *("leftpad_k", "page_size", "max_seqlen_k_new", "is_causal", "window_size_left"),
+        *("window_size_right", "has_softcap", "num_splits", "pack_gqa", "sm_margin"),
+    ),
+)
+def _scheduler_metadata(asked: Asked, batch_size: int, seqused_k: Tensor) -> Tensor:
+    return _metadata(batch_size, seqused_k)
+
+
+@defines(
+    "_vllm_fa2_C::varlen_fwd",
+    shapes=lambda q, v, out, **named: [*_results(q, v, out)],
+    ignores=("zero_tensors", "return_softmax", "num_splits"),
+)
+def _fa2(
+    asked: Asked,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor | None,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    seqused_k: Tensor | None,
+    block_table: Tensor | None,
+    alibi_slopes: Tensor | None,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    p_dropout: float,
+    softmax_scale: float,
+    is_causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    softcap: float,
+) -> list[Tensor]:
+    if p_dropout:
+        raise UnsupportedTorchError(
+            f"_vllm_fa2_C.varlen_fwd with p_dropout={p_dropout}: kernbench defines it without; use "
+            "flash_attn for training"
+        )
+    options = 0.0, softmax_scale, is_causal, window_size_left, window_size_right, softcap
+    made = _varlen(
+        asked, 2, q, k, v, out, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, alibi_slopes,
+        (max_seqlen_q, max_seqlen_k), options, (),
+    )  # fmt: skip
+    return [*made]
+
+
+@streams("merge_attn_states")
+def _merge(
+    output: Tensor,
+    output_lse: Tensor | None,
+    prefix_output: Tensor,
+    prefix_lse: Tensor,
+    suffix_output: Tensor,
+    suffix_lse: Tensor,
+    prefill_tokens_with_context: int | None = None,
+) -> None:
+    # Sums of no keys may be infinite of either sign.
+    sums = [each.masked_fill(each.isposinf(), float("-inf")) for each in (prefix_lse, suffix_lse)]
+    if prefill_tokens_with_context is not None:
+        sums[0] = sums[0].clone()
+        sums[0][:, prefill_tokens_with_context:] = float("-inf")
+    whole = torch.logaddexp(*sums)
+    parts = [(each - whole).exp().nan_to_num(0.0).t().unsqueeze(-1) for each in sums]
+    made = prefix_output.float().nan_to_num(0.0) * parts[0] + suffix_output.float() * parts[1]
+    output.copy_(made)
+    if output_lse is not None:
+        output_lse.copy_(whole)

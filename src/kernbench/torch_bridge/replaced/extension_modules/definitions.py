@@ -1,0 +1,232 @@
+"""Operators of engines by name: what each computes, and the kernel whose time it takes.
+
+A definition's parameters have the names of the schema's arguments, so that it holds for whichever
+versions and engines have an operator of that name and meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import signature
+from typing import Any
+
+from torch import Tensor
+
+from kernbench.torch_bridge.base.operations import describe
+from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.costs import num_bytes
+from kernbench.torch_bridge.dispatch.known_values import deal, follow_kernel
+from kernbench.torch_bridge.processes.call_counts import unseen
+from kernbench.torch_bridge.processes.process import current
+from kernbench.torch_bridge.replaced.package_kernels.launching import run_kernel
+
+_MODULES = ("attention", "dense", "experts", "of_hosts", "quantized", "sampling")
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """An operator by its definition."""
+
+    call: Callable[..., Any]
+    """Takes an :class:`Asked` and the arguments by name."""
+    parameters: frozenset[str]
+    shapes: Callable[..., Any]
+    """Takes the arguments by name, and returns results without data."""
+    on_host: bool = False
+    """Whether it launches nothing, whatever its tensors are on."""
+    ignores: frozenset[str] = frozenset()
+    """Arguments that it leaves out, as they change how it is computed, but not what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A call of an operator."""
+
+    func: Any
+    """Its overload."""
+    named: Mapping[str, Any]
+    """Its arguments, those left out included."""
+
+    @property
+    def written(self) -> list[Tensor]:
+        """The tensors that its schema says it writes."""
+        return [
+            found
+            for each in self.func._schema.arguments
+            if each.alias_info is not None
+            and each.alias_info.is_write
+            and isinstance(found := self.named.get(each.name), Tensor)
+        ]
+
+    def run(
+        self,
+        compute: Callable[..., None],
+        timing: Callable[[int], Any],
+        *,
+        follows: bool = False,
+    ) -> None:
+        """Run ``compute``, which takes the arguments by name, as one kernel of ``timing``.
+
+        ``follows``: without data, numbers that are known make what is written known, too.
+        """
+        given, written = tuple(self.named.values()), self.written
+        by_position = self.by_position(compute)
+        run_kernel(self.func, by_position, given, written, timing)
+        if follows:
+            follow_kernel(by_position, given, written)
+
+    def by_position(self, compute: Callable[..., None]) -> Callable[..., None]:
+        """Return a function of the arguments by position that calls one of them by name."""
+        names = tuple(self.named)
+        return lambda *given: compute(**dict(zip(names, given, strict=True)))
+
+
+_DEFINITIONS: dict[str, Definition] = {}
+
+
+def definition_of(namespace: str, name: str) -> Definition | None:
+    """Return the definition of an operator, its namespace's own before one of all; else None."""
+    if not _DEFINITIONS:
+        for each in _MODULES:
+            import_module(f"{__package__}.{each}")
+    return _DEFINITIONS.get(f"{namespace}::{name}") or _DEFINITIONS.get(name)
+
+
+def defines(
+    *names: str,
+    shapes: Callable[..., Any] | None = None,
+    on_host: bool = False,
+    ignores: Sequence[str] = (),
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let a function of an :class:`Asked` and arguments by name be operators of these names.
+
+    ``shapes`` returns results without data; an operator without results needs none. Arguments that
+    change how, but not what it computes, are those in ``ignores``.
+    """
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        parameters = frozenset(list(signature(function).parameters)[1:])
+        made = Definition(
+            unseen(function), parameters, shapes or _nothing, on_host, frozenset(ignores)
+        )
+        _DEFINITIONS.update(dict.fromkeys(names, made))
+        return function
+
+    return add
+
+
+def streams(
+    *names: str,
+    over: Sequence[str] = (),
+    moves: Callable[..., tuple[int, int]] | None = None,
+    follows: bool = False,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a function that writes to its arguments be a kernel that streams their bytes.
+
+    What the schema does not say to be written is read, and what is named in ``over`` is both.
+    ``moves`` takes the arguments by name, and returns the bytes read and written where these are
+    not all of the tensors.
+    """
+
+    def add(compute: Callable[..., None]) -> Callable[..., None]:
+        def call(asked: Asked, **named: Any) -> None:
+            if moves is not None:
+                read, stored = moves(**named)
+            else:
+                written = asked.written
+                held = {id(each) for each in written}
+                stored = num_bytes(written)
+                read = num_bytes([each for each in named.values() if id(each) not in held])
+                read += num_bytes([named[each] for each in over])
+            name = describe(asked.func).name
+            costs = current().session.costs
+            asked.run(
+                compute, lambda sip_id: costs.streamed(name, read, stored, sip_id), follows=follows
+            )
+
+        made = Definition(unseen(call), frozenset(signature(compute).parameters), _nothing)
+        _DEFINITIONS.update(dict.fromkeys(names, made))
+        return compute
+
+    return add
+
+
+def as_operation(func: Any, args: tuple[Any, ...], result: Any) -> Callable[[int], Any]:
+    """Return what says how long ``result = func(*args)`` of PyTorch takes on a SIP."""
+    costs, operation = current().session.costs, describe(func)
+    return lambda sip_id: costs.timing(func, operation, args, {}, result, sip_id)
+
+
+def bind(definition: Definition, func: Any) -> Callable[..., Any]:
+    """Return the kernel of an operator for the dispatcher.
+
+    Raises:
+        UnsupportedTorchError: From a call with an argument that the definition does not have.
+    """
+    arguments = {each.name: each.default_value for each in func._schema.arguments}
+    name = describe(func).name
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        named = {**arguments, **kwargs, **dict(zip(arguments, args, strict=False))}
+        for each in arguments.keys() - definition.parameters:
+            if (
+                each not in definition.ignores
+                and named[each] is not None
+                and named[each] != arguments[each]
+            ):
+                raise UnsupportedTorchError(
+                    f"{name} with {each}={named[each]!r}: kernbench's definition of the operator "
+                    f"has no {each}; register your own by torch.library.impl({func._name!r}, "
+                    '"CUDA"), or use the engine without it'
+                )
+            del named[each]
+        if not definition.on_host:
+            current().session.operators[name] = None
+        return definition.call(Asked(func, named), **named)
+
+    return kernel
+
+
+def shapes_of(definition: Definition, func: Any) -> Callable[..., Any]:
+    """Return the kernel of an operator for tensors without data."""
+    arguments = {each.name: each.default_value for each in func._schema.arguments}
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        named = {**arguments, **kwargs, **dict(zip(arguments, args, strict=False))}
+        named = {name: each for name, each in named.items() if name in definition.parameters}
+        return definition.shapes(**named)
+
+    return kernel
+
+
+def _nothing(**named: Any) -> None:
+    """Return nothing: results are written to operands."""
+
+
+def as_routing(
+    asked: Asked,
+    compute: Callable[..., None],
+    scores: Tensor,
+    ids: Tensor,
+    given: tuple[Any, ...] | None = None,
+    written: Sequence[Tensor] | None = None,
+) -> None:
+    """Run a choice of experts by scores as one kernel, whose choice is even without data.
+
+    ``compute`` takes the arguments by name, or ``given`` by position where these are told.
+    """
+    written = asked.written if written is None else written
+    if given is None:
+        compute, given = asked.by_position(compute), tuple(asked.named.values())
+    costs, name = current().session.costs, describe(asked.func).name
+    read, stored = num_bytes((scores,)), num_bytes(written)
+    run_kernel(
+        asked.func,
+        compute,
+        given,
+        written,
+        lambda sip_id: costs.streamed(name, read, stored, sip_id),
+    )
+    deal(scores, ids)

@@ -1,0 +1,68 @@
+"""What engines ask of a device or of memory, for which no kernel runs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernbench.torch_bridge.base.operations import describe
+from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.placement.host_views import view_of_host
+from kernbench.torch_bridge.processes.process import current
+from kernbench.torch_bridge.replaced.extension_modules.definitions import Asked, defines
+
+
+@defines("get_cuda_view_from_cpu_tensor", on_host=True)
+def _view(asked: Asked, cpu_tensor: Tensor) -> Tensor:
+    return view_of_host(cpu_tensor)
+
+
+@defines("weak_ref_tensor", shapes=torch.empty_like)
+def _weak_ref(asked: Asked, input: Tensor) -> Tensor:
+    return input.detach()
+
+
+def _capability_from(*names: str, least: int) -> None:
+    @defines(*names, on_host=True)
+    def call(asked: Asked, cuda_device_capability: int) -> bool:
+        return cuda_device_capability >= least
+
+
+_capability_from("cutlass_scaled_mm_supports_fp8", least=89)
+_capability_from("cutlass_scaled_mm_supports_block_fp8", least=90)
+
+
+@defines(
+    "cutlass_group_gemm_supported",
+    "cutlass_scaled_mm_supports_fp4",
+    "mxfp4_experts_quant_supported",
+    on_host=True,
+)
+def _lacks(asked: Asked, cuda_device_capability: int) -> bool:
+    current().session.lacking_operators[describe(asked.func).name] = None
+    return False
+
+
+_ATTRIBUTES = {
+    8: "shared_memory_per_block",
+    16: "multi_processor_count",
+    75: "major",
+    76: "minor",
+    97: "shared_memory_per_block_optin",
+}
+"""Properties of devices by the numbers of ``cudaDeviceAttr``."""
+
+
+@defines("get_device_attribute", on_host=True)
+def _attribute(asked: Asked, attribute: int, device_id: int) -> int:
+    if attribute not in _ATTRIBUTES:
+        raise UnsupportedTorchError(
+            f"get_device_attribute({attribute}): of cudaDeviceAttr kernbench has "
+            f"{', '.join(f'{each} ({name})' for each, name in _ATTRIBUTES.items())}"
+        )
+    return int(getattr(torch.cuda.get_device_properties(device_id), _ATTRIBUTES[attribute]))
+
+
+@defines("get_max_shared_memory_per_block_device_attribute", on_host=True)
+def _most_shared_memory(asked: Asked, device_id: int) -> int:
+    return int(torch.cuda.get_device_properties(device_id).shared_memory_per_block_optin)
