@@ -34,7 +34,6 @@ from kernbench.op_log.run_energy import (
     power_over_time,
 )
 from kernbench.op_log.spans import Spans, build_spans, covered_ps, exposed_ps
-from kernbench.op_log.steady import steady_step_ps
 from kernbench.op_log.steps import (
     RunStep,
     RunSteps,
@@ -97,7 +96,6 @@ __all__ = [
     "power_over_time",
     "range_names",
     "rank_shares",
-    "steady_step_ps",
     "uncapped",
     "uncollected",
 ]

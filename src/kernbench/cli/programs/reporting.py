@@ -311,7 +311,6 @@ def _report(
 
     Returns the report, what is to be said of its files, and why one could not be written.
     """
-    from kernbench.op_log import steady_step_ps
     from kernbench.report import idle_parts, peaks_of, print_report
 
     log = context.op_log
@@ -322,9 +321,6 @@ def _report(
     found: dict[str, Any] = {**report, "remarks": remarks} if remarks else {**report}
     peaks = [context.run.devices.peaks(), *(ask() for ask in context.run.peaks)]
     found["device_memory_bytes"] = max(max(each.values(), default=0) for each in peaks)
-    step_ps = steady_step_ps(log, log.ranks_of(context.world_size))
-    if step_ps is not None:
-        found["step_ns"] = step_ps / 1000
     said: list[str] = []
     failure = None
     try:

@@ -54,8 +54,9 @@ def figures(answer: Mapping[str, Any]) -> dict[str, int | float]:
     more = {"energy_j": report["energy"]["energy_j"]} if "energy" in report else {}
     if "cost_usd" in report:
         more["cost_usd"] = report["cost_usd"]
-    if "step_ns" in report:
-        more["step_ns"] = report["step_ns"]
+    if "steps" in report:
+        steps = report["steps"]
+        more["step_ns"] = steps["steps"][steps["steady"]]["time_ns"]
     return {
         "time_ns": report["time_ns"],
         **{name: max((each[name] for each in ranks), default=0) for name in most},
