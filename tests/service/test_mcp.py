@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("mcp")
-from mcp import Client, StdioServerParameters  # noqa: E402
+from mcp import Client, StdioServerParameters
 
-from kernbench.service.requests import RequestError  # noqa: E402
-from kernbench.service.serving import serving  # noqa: E402
-from kernbench.service.tools import build_server  # noqa: E402
+from kernbench.service.requests import RequestError
+from kernbench.service.serving import serving
+from kernbench.service.tools import build_server
 
 BENCH = """
 import numpy as np

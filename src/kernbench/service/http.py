@@ -1,4 +1,4 @@
-"""The service over HTTP: episodes of reset and step, jobs that are asked for later, and MCP at /mcp."""
+"""The service over HTTP: episodes of reset and step, jobs that run on, and MCP at /mcp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pool of warm processes that judge: each judges one candidate at a time, and all wait in one queue."""
+"""A pool of warm processes, each of which judges one candidate at a time; one queue waits."""
 
 from __future__ import annotations
 
@@ -93,9 +93,12 @@ def _verdict(
     candidate: str, task: str, machines: list[str], settings: dict[str, Any]
 ) -> dict[str, Any] | str:
     """Judge in a process of the pool; an error of the request comes back as its text."""
-    from kernbench.judge import judge
+    from kernbench.judge.judging import Request, judge_request
 
     try:
-        return judge(candidate, task, machines=machines, **settings).to_dict()
+        request = Request(
+            candidate=Path(candidate), task=Path(task), machines=tuple(machines), **settings
+        )
+        return judge_request(request).to_dict()
     except KernbenchError as error:
         return str(error)

@@ -1,4 +1,4 @@
-"""What can be asked of a service: each request is one command, in a process of its own, with limits."""
+"""Requests to a service: each is one command, in a process of its own, with limits."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Workspace:
             out = Path(folder) / "answer.json"
             line = [sys.executable, "-m", "kernbench", command, "--json", str(out), *arguments]
             with subprocess.Popen(
-                ["sh", "-c", 'ulimit -v "$0"; exec "$@"', str(self._memory_kib), *line],  # noqa: S607
+                ["sh", "-c", 'ulimit -v "$0"; exec "$@"', str(self._memory_kib), *line],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

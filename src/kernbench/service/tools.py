@@ -51,7 +51,7 @@ class Tools:
         arguments: list[str] | None = None,
         changes: _Changes = None,
     ) -> dict[str, Any]:
-        """Run a bench, a script or a PyTorch program, keep the run under a name, return its report."""
+        """Run a bench, a script or a PyTorch program, keep it as a run, and return its report."""
         path = self._workspace.source(program)
         options = ["--save", os.fspath(self._workspace.run_file(name)), "--machine", machine]
         options += ["--data" if data else "--no-data"]
@@ -64,7 +64,7 @@ class Tools:
         return {"run": name, "report": report}
 
     def why(self, run: _Run) -> dict[str, Any]:
-        """Say where the time of a kept run went: by resource, by kernel, along the critical path."""
+        """Say where the time of a kept run went, by resource, kernel and critical path."""
         return self._of_run("why", run)
 
     def findings(self, run: _Run) -> dict[str, Any]:
