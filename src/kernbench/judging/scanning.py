@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-_CUDA = ("load_inline", "cpp_extension", "RawKernel", "RawModule", "nvrtc", "pycuda", "cudaLaunchKernel")
+_CUDA = (
+    "load_inline",
+    "cpp_extension",
+    "RawKernel",
+    "RawModule",
+    "nvrtc",
+    "pycuda",
+    "cudaLaunchKernel",
+)
 _GUARDED = frozenset(
     ("torch", "time", "triton", "builtins", "kernbench", "numpy", "sys", "math", "os", "random")
 )
@@ -98,7 +106,10 @@ def _tricks_of(node: ast.AST, modules: dict[str, str]) -> Iterator[str]:
             yield f"it replaces {name} (line {target.lineno})"
     if isinstance(node, ast.Call):
         name = _dotted(node.func, modules)
-        if name in ("setattr", "delattr", "patch.object", "unittest.mock.patch.object") and node.args:
+        if (
+            name in ("setattr", "delattr", "patch.object", "unittest.mock.patch.object")
+            and node.args
+        ):
             owner = _dotted(node.args[0], modules)
             if _is_guarded(f"{owner}.x"):
                 yield f"it replaces a part of {owner} (line {node.lineno})"

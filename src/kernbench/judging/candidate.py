@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import pickle
@@ -19,12 +20,13 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from kernbench.judge.limits import Limits, confine
-from kernbench.judge.record import MOST_BYTES, Record, RecordError
-from kernbench.judge.recording import Recorder
-from kernbench.judge.simulation import in_simulation
-from kernbench.judge.tasks import Task, load_module, tensors_of
+from kernbench.judging.limits import Limits, confine
+from kernbench.judging.record import MOST_BYTES, Record, RecordError
+from kernbench.judging.recording import Recorder
+from kernbench.judging.simulation import in_simulation
+from kernbench.judging.tasks import Task, load_module, tensors_of
 
+_PR_SET_PDEATHSIG = 1
 _FAILED, _RECORD = b"F", b"R"
 
 
@@ -68,7 +70,9 @@ class CandidateProcess:
         if self._pid == 0:
             os.close(own_read)
             os.close(own_write)
-            _live(path, task, machine, limits, Path(self._folder.name), their_read, their_write, data)
+            _live(
+                path, task, machine, limits, Path(self._folder.name), their_read, their_write, data
+            )
         os.close(their_read)
         os.close(their_write)
         self._read, self._write = own_read, own_write
@@ -159,6 +163,8 @@ def _live(
     try:
         with suppress(OSError):
             os.setsid()
+        # It ends with the judge, however that ends.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         null = os.open(os.devnull, os.O_RDWR)
         for each in (0, 1, 2):
             os.dup2(null, each)

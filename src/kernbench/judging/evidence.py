@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernbench.judge.record import Record
+from kernbench.judging.record import Record
 
 _TO_HALF = re.compile(r"arith\.truncf .*: tensor<[^>]*xf32> to tensor<[^>]*x(bf16|f16|f8\w*)>")
 _REDUCED = re.compile(r"tt\.dot .*inputPrecision = tf32\b|tt\.dot .*inputPrecision = tf32,")
@@ -82,7 +82,9 @@ def evidence_of(record: Record) -> Evidence:
 
 
 def _narrowed(record: Record, steps: set[int]) -> str:
-    used = {record.steps[each]["kernel"] for each in steps if record.steps[each]["kind"] == "launch"}
+    used = {
+        record.steps[each]["kernel"] for each in steps if record.steps[each]["kind"] == "launch"
+    }
     for each in used:
         match = _TO_HALF.search(record.kernels[each]["ttir"])
         if match:

@@ -13,7 +13,7 @@ import torch.cuda._gpu_trace as trace
 from torch import Tensor
 from torch._ops import HigherOrderOperator
 
-from kernbench.judge.record import NAMESPACES, Record, RecordError, describe, describe_tensor
+from kernbench.judging.record import NAMESPACES, Record, RecordError, describe, describe_tensor
 from kernbench.torch_bridge.base.modes import Mode
 from kernbench.torch_bridge.base.operations import Operation
 from kernbench.torch_bridge.base.operations import describe as describe_operation
@@ -118,12 +118,18 @@ class Recorder(Mode):
         if step is not None:
             if operation.is_random:
                 self.record.remarks.append(f"{func} draws random numbers")
-            step["results"] = describe(
-                list(result) if isinstance(result, (list, tuple)) else [result],
-                lambda each: describe_tensor(each, self._number_of(each, {"origin": "made"}))
-                if each.is_cuda
-                else None,
-            ) if made else []
+            step["results"] = (
+                describe(
+                    list(result) if isinstance(result, (list, tuple)) else [result],
+                    lambda each: (
+                        describe_tensor(each, self._number_of(each, {"origin": "made"}))
+                        if each.is_cuda
+                        else None
+                    ),
+                )
+                if made
+                else []
+            )
             self._append(step)
         return result
 

@@ -16,18 +16,18 @@ from torch import Tensor
 
 from kernbench.errors import KernbenchError, NoDataError, UnsupportedOpError, UsageError
 from kernbench.inputs import read_text
-from kernbench.judge.candidate import CandidateFailed, CandidateProcess, Hollow
-from kernbench.judge.comparing import Expected, difference, expect, is_same
-from kernbench.judge.evidence import Evidence, evidence_of
-from kernbench.judge.executing import Executor
-from kernbench.judge.limits import Limits
-from kernbench.judge.record import Record, RecordError
-from kernbench.judge.recording import Recorder
-from kernbench.judge.scanning import Scan, scan
-from kernbench.judge.simulation import in_simulation
-from kernbench.judge.tasks import Problem, Size, Task, load_task, tensors_of, with_tensors
-from kernbench.judge.timing import Timed, floor_ns, time_record
-from kernbench.judge.verdict import Failure, MachineTime, Outcome, SizeResult, Verdict
+from kernbench.judging.candidate import CandidateFailed, CandidateProcess, Hollow
+from kernbench.judging.comparing import Expected, difference, expect, is_same
+from kernbench.judging.evidence import Evidence, evidence_of
+from kernbench.judging.executing import Executor
+from kernbench.judging.limits import Limits
+from kernbench.judging.record import Record, RecordError
+from kernbench.judging.recording import Recorder
+from kernbench.judging.scanning import Scan, scan
+from kernbench.judging.simulation import in_simulation
+from kernbench.judging.tasks import Problem, Size, Task, load_task, tensors_of, with_tensors
+from kernbench.judging.timing import Timed, floor_ns, time_record
+from kernbench.judging.verdict import Failure, MachineTime, Outcome, SizeResult, Verdict
 
 _MOST_SOURCE_BYTES = 1 << 20
 _MOST_ELEMENTS = 1 << 22
@@ -37,7 +37,7 @@ _MOST_SIZES = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class JudgeRequest:
     """What is to be judged, and how.
 
     ``seed`` None: drawn by the judge, so that no candidate knows it. ``at_least``: the speed-up
@@ -68,7 +68,7 @@ class _UnknownError(Exception):
     """Why nothing can be said."""
 
 
-def judge_request(request: Request) -> Verdict:
+def judge_request(request: JudgeRequest) -> Verdict:
     """Return the verdict on a candidate. The calling process must run nothing else: it forks.
 
     Raises:
@@ -90,7 +90,7 @@ def judge_request(request: Request) -> Verdict:
 class _Judging:
     """The judging of one candidate."""
 
-    def __init__(self, request: Request, seed: int, scanned: Scan) -> None:
+    def __init__(self, request: JudgeRequest, seed: int, scanned: Scan) -> None:
         self._request, self._seed, self._scan = request, seed, scanned
         self._sizes: list[SizeResult] = []
         self._remarks: list[str] = []
@@ -166,9 +166,7 @@ class _Judging:
         self._tolerance = task.tolerance
         candidate = self._process(task, machine, data=True)
         try:
-            in_simulation(
-                lambda _: self._try_sizes(task, candidate), machine, check=True
-            )
+            in_simulation(lambda _: self._try_sizes(task, candidate), machine, check=True)
         finally:
             candidate.close()
 
@@ -201,22 +199,15 @@ class _Judging:
 
     def _sizes_of(self, task: Task) -> Iterator[Size]:
         """Yield the sizes to try, the small ones first."""
-
-        def num_elements(size: Size) -> int | None:
-            try:
-                return sum(e.numel() for e in tensors_of(task.build(size, self._seed).inputs))
-            except Exception:  # noqa: BLE001 - a size that the task does not have
-                return None
-
         seen, tried = set(), 0
-        own = [each for each in task.beside(num_elements)]
+        own = list(task.beside())
         stated = task.stated()
         for size in [*own, *stated]:
             key = tuple(size.settings.items())
             if key in seen or (not size.is_stated and tried >= _MOST_SIZES):
                 continue
             seen.add(key)
-            count = num_elements(size)
+            count = task.num_elements(size)
             if count is None and not size.is_stated:
                 continue
             if count is not None and count > _MOST_ELEMENTS:
@@ -290,7 +281,9 @@ class _Judging:
             yield _FRESH, with_tensors(problem.inputs, drawn)
         else:
             self._remarks.append("its inputs differ in form by seed: numbers alone were drawn anew")
-            drawn = [each.flip(0) if each.is_floating_point() and each.dim() else each for each in given]
+            drawn = [
+                each.flip(0) if each.is_floating_point() and each.dim() else each for each in given
+            ]
             yield _FRESH, with_tensors(problem.inputs, drawn)
         if is_small and any(each.is_floating_point() for each in drawn):
             for name, change in _EXTREMES.items():
@@ -354,7 +347,9 @@ class _Judging:
         except KernbenchError as error:
             says = str(error).partition("\n")[0]
             match = _LINE.search(says)
-            raise _Wrong(f"{type(error).__name__}: {says}", values, match[1] if match else "") from None
+            raise _Wrong(
+                f"{type(error).__name__}: {says}", values, match[1] if match else ""
+            ) from None
         line = ""
         if evidence.last_kernel is not None:
             line = store_line(record.kernels[evidence.last_kernel]["ttir"])
@@ -418,7 +413,9 @@ class _Judging:
             try:
                 self._times.append(
                     in_simulation(
-                        lambda context, c=candidate, m=machine: self._time(context, task, size, c, m),
+                        lambda context, c=candidate, m=machine: self._time(
+                            context, task, size, c, m
+                        ),
                         machine,
                         data=False,
                     )
@@ -456,8 +453,12 @@ def _machine_time(
     speed = "cannot say: measure"
     if speedup is not None and mine.low_ns and mine.high_ns and eager.low_ns and eager.high_ns:
         # Errors of the two are taken as independent: widths add up as squares do.
-        up = math.hypot(math.log(eager.high_ns / eager.time_ns), math.log(mine.time_ns / mine.low_ns))
-        down = math.hypot(math.log(eager.time_ns / eager.low_ns), math.log(mine.high_ns / mine.time_ns))
+        up = math.hypot(
+            math.log(eager.high_ns / eager.time_ns), math.log(mine.time_ns / mine.low_ns)
+        )
+        down = math.hypot(
+            math.log(eager.time_ns / eager.low_ns), math.log(mine.high_ns / mine.time_ns)
+        )
         low, high = speedup * math.exp(-down), speedup * math.exp(up)
         speed = "faster" if low > 1 else "slower" if high < 1 else speed
     remarks = []
@@ -502,7 +503,9 @@ def _message(problem: Problem, *, has_data: bool = True) -> dict[str, Any]:
     tensors: list[Any]
     if has_data:
         tensors = [each.cpu() for each in given]
-        state = {n: t.cpu() for n, t in problem.module.state_dict().items()} if problem.module else {}
+        state = (
+            {n: t.cpu() for n, t in problem.module.state_dict().items()} if problem.module else {}
+        )
     else:
         tensors, state = [Hollow(each) for each in given], {}
     # A first call has other numbers in the same memory; what integers mean, only the task knows.

@@ -2,6 +2,6 @@
 
 import sys
 
-from kernbench.judge.simulation import call_work
+from kernbench.judging.simulation import call_work
 
 call_work(sys.argv[1])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from kernbench.judge.record import NAMESPACES, Record, RecordError, named_dtype, restore, view_of
+from kernbench.judging.record import NAMESPACES, Record, RecordError, named_dtype, restore, view_of
 from kernbench.triton_backend import MAX_PROGRAMS, active_launcher, build_binary, check_grid
 
 _MOST_STORAGE_BYTES = 1 << 36
@@ -65,6 +65,7 @@ class Executor:
                 place.copy_(mine)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise RecordError(f"the record cannot be executed: {error!r}") from None
+        self._before = dict(self._memory)
 
     def _take(self, number: int, given: dict[str, Any]) -> None:
         size_bytes, origin = int(given["bytes"]), given["origin"]
@@ -91,6 +92,7 @@ class Executor:
             RecordError: A step cannot be executed.
             KernbenchError: A step does what a check of the sanitizer refuses.
         """
+        self._memory = dict(self._before)
         do = {"op": self._operate, "launch": self._launch, "mark": self._mark, "wait": self._wait}
         for index, step in enumerate(self._record.steps):
             kind = step.get("kind")

@@ -91,24 +91,34 @@ class Task:
         """Return the sizes that the task states, the one to be timed last."""
         raise NotImplementedError
 
+    def inputs(self, size: Size, seed: int) -> tuple[Any, ...]:
+        """Return what both are called with at a size, tensors where the task makes them."""
+        raise NotImplementedError
+
     def build(self, size: Size, seed: int) -> Problem:
         """Return the problem of a size."""
         raise NotImplementedError
 
-    def beside(self, num_elements: Callable[[Size], int | None]) -> Iterator[Size]:
-        """Yield sizes around those that are stated, small ones first.
+    def num_elements(self, size: Size) -> int | None:
+        """Return how many elements the inputs of a size have; None: the task has no such size."""
+        for device in ("meta", "cpu"):  # without memory, where a task names no device
+            try:
+                with torch.device(device):
+                    return sum(each.numel() for each in tensors_of(self.inputs(size, 0)))
+            except Exception:  # noqa: BLE001 - whatever a task raises
+                continue
+        return None
 
-        ``num_elements`` returns how many elements the inputs of a size have, None where the task
-        does not have it.
-        """
+    def beside(self) -> Iterator[Size]:
+        """Yield sizes around those that are stated, small ones first."""
         base = self.stated()[-1]
         names = [n for n, v in base.settings.items() if type(v) is int and v >= _LEAST_SCALED]
-        while names and (num_elements(base) or 0) > SMALL_ELEMENTS:
+        while names and (self.num_elements(base) or 0) > SMALL_ELEMENTS:
             name = max(names, key=lambda each: base.settings[each])
             if base.settings[name] <= _LEAST_SCALED:
                 break
             base = _with(base, {name: base.settings[name] // 2})
-        if num_elements(base) is None:
+        if self.num_elements(base) is None:
             return
         if names:
             yield base
@@ -160,13 +170,15 @@ class OwnTask(Task):
         return [Size(_label(each), _settings(each), is_stated=True) for each in self.module.sizes]
 
     def build(self, size: Size, seed: int) -> Problem:
+        return Problem(self.module.reference, _on_device(self.inputs(size, seed)))
+
+    def inputs(self, size: Size, seed: int) -> tuple[Any, ...]:
         given = size.settings
         names = sorted(each for each in given if each.startswith("#"))
         asked: Any = tuple(given[each] for each in names) if names else given
         asked = asked[0] if names == ["#"] else asked
         inputs = self.module.inputs(asked, seed)
-        inputs = tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
-        return Problem(self.module.reference, _on_device(inputs))
+        return tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
 
 
 def _settings(size: Any) -> dict[str, Any]:
@@ -188,14 +200,22 @@ class KernelBenchTask(Task):
 
     form, candidate = "KernelBench", "ModelNew"
 
-    def stated(self) -> list[Size]:
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         names = {
             name
             for each in ("get_inputs", "get_init_inputs")
             for name in getattr(self.module, each).__code__.co_names
         }
         found = vars(self.module)
-        return [Size("as stated", {n: found[n] for n in names if type(found.get(n)) is int}, True)]
+        self._sizes = {n: found[n] for n in sorted(names) if type(found.get(n)) is int}
+
+    def stated(self) -> list[Size]:
+        return [Size("as stated", dict(self._sizes), True)]
+
+    def inputs(self, size: Size, seed: int) -> tuple[Any, ...]:
+        vars(self.module).update(size.settings)
+        return tuple(self.module.get_inputs())
 
     def build(self, size: Size, seed: int) -> Problem:
         vars(self.module).update(size.settings)
@@ -208,15 +228,16 @@ class KernelBenchTask(Task):
         else:
             model = self.module.Model(*init)
         model = model.cuda() if isinstance(model, torch.nn.Module) else model
-        inputs = tuple(_on_device(self.module.get_inputs()))
-        return Problem(model, inputs, init, model)
+        return Problem(model, _on_device(self.inputs(size, seed)), init, model)
 
     def bind(self, module: types.ModuleType, problem: Mapping[str, Any]) -> Callable[..., Any]:
         made = super().bind(module, problem)(*problem["init"])
         state = problem["state"]
         if isinstance(made, torch.nn.Module):
             own = made.state_dict()
-            if state and {n: t.shape for n, t in own.items()} == {n: t.shape for n, t in state.items()}:
+            if state and {n: t.shape for n, t in own.items()} == {
+                n: t.shape for n, t in state.items()
+            }:
                 made.load_state_dict(state)
             made = made.cuda()
         return made  # type: ignore[no-any-return]
@@ -243,14 +264,18 @@ class GpuModeTask(Task):
         """The tests, and of the benchmarks the first."""
         given = [*(self._described.get("tests") or ())]
         given += (self._described.get("benchmarks") or [])[:1]
-        found = [Size(_label({k: v for k, v in e.items() if k != "seed"}), dict(e), True) for e in given]
+        found = [
+            Size(_label({k: v for k, v in e.items() if k != "seed"}), dict(e), True) for e in given
+        ]
         if not found:
             raise UsageError("task.yml states no sizes: it needs tests, each with its settings")
         return found
 
+    def inputs(self, size: Size, seed: int) -> tuple[Any, ...]:
+        return (self.module.generate_input(**{**size.settings, "seed": seed}),)
+
     def build(self, size: Size, seed: int) -> Problem:
-        data = self.module.generate_input(**{**size.settings, "seed": seed})
-        return Problem(self.module.ref_kernel, _on_device((data,)))
+        return Problem(self.module.ref_kernel, _on_device(self.inputs(size, seed)))
 
 
 class TritonBenchTask(Task):
@@ -297,15 +322,18 @@ class TritonBenchTask(Task):
         small = [i for i, e in enumerate(metrics.input_tensors) if _count(e) <= 1 << 22][:3]
         return [Size(f"input {index}", {"index": index}, True) for index in small or [0]]
 
-    def beside(self, num_elements: Callable[[Size], int | None]) -> Iterator[Size]:
+    def beside(self) -> Iterator[Size]:
         yield from ()
 
-    def build(self, size: Size, seed: int) -> Problem:
+    def inputs(self, size: Size, seed: int) -> tuple[Any, ...]:
         torch.manual_seed(seed)
         metrics = self.module.performance_metrics()
         metrics.get_input_tensors()
-        given = metrics.to_cuda(metrics.input_tensors[size.settings["index"]])
-        return Problem(metrics.call_op, (given,))
+        return (metrics.to_cuda(metrics.input_tensors[size.settings["index"]]),)
+
+    def build(self, size: Size, seed: int) -> Problem:
+        metrics = self.module.performance_metrics()
+        return Problem(metrics.call_op, self.inputs(size, seed))
 
     def bind(self, module: types.ModuleType, problem: Mapping[str, Any]) -> Callable[..., Any]:
         metrics = self._with(module).performance_metrics()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernbench.judge.tasks import tensors_of, with_tensors
+from kernbench.judging.tasks import tensors_of, with_tensors
 
 _RELATIVE = {
     torch.float64: 1e-9,
@@ -112,7 +112,10 @@ def _wrong_elements(
     if not (plain.is_floating_point() or plain.is_complex()):
         return mine != plain
     if plain.is_complex():
-        mine, plain = torch.view_as_real(mine.resolve_conj()), torch.view_as_real(plain.resolve_conj())
+        mine, plain = (
+            torch.view_as_real(mine.resolve_conj()),
+            torch.view_as_real(plain.resolve_conj()),
+        )
         found = _wrong_elements(mine, plain, None, tolerance, reduced=reduced)
         return found.any(-1)
     dtype = plain.dtype
