@@ -213,7 +213,7 @@ def _finite(answer: Any) -> Any:
 
 
 def _schema() -> dict[str, Any]:
-    from kernbench.judge.verdict import SCHEMA
+    from kernbench.judging.verdict import SCHEMA
 
     return {
         "action": {"candidate": "source text or path"},

@@ -58,6 +58,31 @@ class JudgeOptions:
     markdown: Annotated[
         str | None, typer.Option(metavar="FILE|-", help="Write them as Markdown; - is stdout.")
     ] = None
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Judge all Python files of DIR against TASK, or those of each folder in it that "
+            "has a task.py or task.yml; goes on where it stopped; writes DIR/verdicts.parquet.",
+        ),
+    ] = None
+    engine: given.SweepEngine = "local"
+    workers: given.Workers = None
+    page: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the verdicts as a page.")
+    ] = None
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve", help="Answer over HTTP, and MCP at /mcp: tasks and candidates are sent."
+        ),
+    ] = False
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="With --serve: where to listen.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, help="With --serve; 0: one that is free.")
+    ] = 8000
     debug: given.Debug = False
     own_options: frozenset[str] = frozenset()
     """The names of the command's options."""
@@ -78,31 +103,18 @@ def _judge(context: typer.Context, options: JudgeOptions) -> int:
 
 
 def judge_all(options: JudgeOptions) -> int:
-    """Judge all candidates, print or write the verdicts, and return the exit status."""
+    """Serve, or judge all candidates and print or write the verdicts; return the exit status."""
     import json
 
-    from kernbench.judging import DEFAULT_MACHINES, Judge, Limits
     from kernbench.outputs import write_text
 
+    if options.serve:
+        return _serve(options)
     if options.json == options.markdown == STDOUT:
         raise UsageError("only one of --json and --markdown can go to stdout")
     if not options.seconds > 0:
         raise UsageError(f"--seconds must be above 0, but got {options.seconds:g}")
-    verdicts = []
-    with Judge() as judge:
-        for each in options.candidates:
-            verdicts.append(
-                judge(
-                    each,
-                    options.against,
-                    machines=tuple(options.machine or DEFAULT_MACHINES),
-                    seed=options.seed,
-                    at_least=options.at_least,
-                    values=options.values,
-                    compiled=options.compile,
-                    limits=Limits(seconds=options.seconds),
-                )
-            )
+    verdicts = _judged_batch(options) if options.batch else _judged(options)
     plain: Any = [each.to_dict() for each in verdicts]
     texts = {
         options.json: json.dumps(plain if len(plain) > 1 else plain[0], indent=2) + "\n",
@@ -113,9 +125,89 @@ def judge_all(options: JudgeOptions) -> int:
             print(text, end="")
         elif where is not None:
             write_text(where, text)
+    if options.page is not None:
+        _write_page(options.page, plain)
     if STDOUT not in texts:
         print_verdicts(verdicts)
     return max(each.exit_code for each in verdicts)
+
+
+def _judged(options: JudgeOptions) -> list[Verdict]:
+    from kernbench.judging import Judge
+
+    if not options.candidates or options.against is None:
+        raise UsageError("name candidates and a task: kernbench judge CANDIDATE... --against TASK")
+    with Judge() as judge:
+        return [
+            judge(each, options.against, **_options_of_judge(options))
+            for each in options.candidates
+        ]
+
+
+def _options_of_judge(options: JudgeOptions) -> dict[str, Any]:
+    from kernbench.judging import DEFAULT_MACHINES, Limits
+
+    return {
+        "machines": tuple(options.machine or DEFAULT_MACHINES),
+        "seed": options.seed,
+        "at_least": options.at_least,
+        "values": options.values,
+        "compiled": options.compile,
+        "limits": Limits(seconds=options.seconds),
+    }
+
+
+def _judged_batch(options: JudgeOptions) -> list[Verdict]:
+    from dataclasses import asdict
+    from pathlib import Path
+
+    from kernbench.cli.console.progress import progress
+    from kernbench.cli.judges.batch import TABLE, end_judges, entries_of, run_batch, write_verdicts
+    from kernbench.cli.sweeps.engines import check_engine
+    from kernbench.judging import Verdict
+
+    if options.candidates:
+        raise UsageError("--batch DIR judges what is in DIR; name no candidates beside it")
+    check_engine(options.engine, options.workers)
+    folder = Path(options.batch or "")
+    judging = _options_of_judge(options)
+    judging["limits"] = asdict(judging["limits"])
+    entries = entries_of(folder, options.against, judging)
+    done: list[tuple[str, dict[str, Any]]] = []
+    try:
+        with progress(
+            lambda: f"{len(done)} of {len(entries)} candidates", lambda: len(done) / len(entries)
+        ):
+            for entry, verdict in run_batch(folder, entries, options.engine, options.workers):
+                done.append((entry.candidate, verdict))
+    finally:
+        end_judges()
+    verdicts = [verdict for _, verdict in sorted(done, key=lambda each: each[0])]
+    write_verdicts(verdicts, folder / TABLE)
+    return [Verdict.of(each) for each in verdicts]
+
+
+def _write_page(where: str, verdicts: list[dict[str, Any]]) -> None:
+    from pathlib import Path
+
+    from kernbench.cli.judges.page import verdicts_page
+    from kernbench.outputs import write_text
+
+    paths = {each["candidate"] for each in verdicts}
+    sources = {each: Path(each).read_text(encoding="utf-8", errors="replace") for each in paths}
+    write_text(where, verdicts_page(verdicts, sources))
+
+
+def _serve(options: JudgeOptions) -> int:
+    from kernbench.service.serving import serve_http, serving
+
+    if options.candidates or options.batch:
+        raise UsageError("--serve judges what it is sent; name no candidates beside it")
+    judging = _options_of_judge(options)
+    del judging["machines"]
+    with serving(None, workers=options.workers or 1, timeout_s=600, **judging) as tools:
+        serve_http(tools, options.host, options.port, waiting=64)
+    return 0
 
 
 def print_verdicts(verdicts: list[Verdict]) -> None:

@@ -62,7 +62,9 @@ def entries_of(folder: Path, against: str | None, options: Mapping[str, Any]) ->
     for candidate, task in found:
         if task not in texts:
             texts[task] = b"".join(each.read_bytes() for each in _files_of(Path(task)))
-        about = json.dumps({"options": options, "of": metadata.version("kernbench")}, sort_keys=True)
+        about = json.dumps(
+            {"options": options, "of": metadata.version("kernbench")}, sort_keys=True
+        )
         parts = (candidate.encode(), Path(candidate).read_bytes(), texts[task], about.encode())
         digest = hashlib.sha256(b"\0".join(hashlib.sha256(each).digest() for each in parts))
         made.append(BatchEntry(candidate, task, digest.hexdigest()[:24], options))
@@ -176,9 +178,12 @@ def write_verdicts(verdicts: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write a table with a row for each candidate and machine."""
     rows = []
     for verdict in verdicts:
-        row = {key: verdict[key] for key in ("task", "candidate", "outcome", "why", "seed", "cpu_s")}
-        for time in verdict["times"] or [{}]:
-            rows.append({**row, **{key: time.get(key) for key in _TIMES}})
+        row = {
+            key: verdict[key] for key in ("task", "candidate", "outcome", "why", "seed", "cpu_s")
+        }
+        rows += [
+            {**row, **{key: time.get(key) for key in _TIMES}} for time in verdict["times"] or [{}]
+        ]
     write_table(rows, str(path))
 
 

@@ -131,9 +131,7 @@ def _ray(address: str, run: Run) -> Iterator[PointEngine]:
             raise UsageError(
                 f"no Ray cluster answers at {address or 'this machine'}: {error}"
             ) from None
-    remote = ray.remote(num_cpus=1, max_retries=_RETRIES, retry_exceptions=[LostPointError])(
-        run
-    )
+    remote = ray.remote(num_cpus=1, max_retries=_RETRIES, retry_exceptions=[LostPointError])(run)
     try:
         yield PointEngine(
             "ray",
