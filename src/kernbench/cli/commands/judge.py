@@ -21,14 +21,14 @@ class JudgeOptions:
     """What ``kernbench judge`` was given."""
 
     candidates: Annotated[
-        list[str], typer.Argument(metavar="CANDIDATE...", help="Files with kernels.")
-    ]
+        list[str] | None, typer.Argument(metavar="CANDIDATE...", help="Files with kernels.")
+    ] = None
     against: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="TASK", help="A task's file, or a folder with task.yml; see the docs."
         ),
-    ]
+    ] = None
     machine: Annotated[
         list[str] | None,
         typer.Option(
