@@ -79,7 +79,7 @@ def ask(address: str, path: str, body: Any = None, expect: int = 200) -> Any:
     return json.loads(text)
 
 
-def test_an_episode_a_job_and_mistakes() -> None:
+def test_an_episode_a_job_mistakes_and_a_port_in_use() -> None:
     with service() as address:
         assert ask(address, "/health") == {"status": "healthy"}
         begun = ask(address, "/reset", {"task": TASK})
@@ -120,22 +120,13 @@ def test_an_episode_a_job_and_mistakes() -> None:
             ("/jobs?job=x", None, 400, "no job"),
         ):
             assert says in ask(address, path, body, status)["error"]
-        no_task = ask(address, "/reset", {"task": "x = 1\n"})["observation"]["episode_id"]
+        no_task = ask(address, "/reset", {"task": "x = 1\ny = 2\n"})["observation"]["episode_id"]
         answer = ask(address, "/step", {"episode_id": no_task, "action": {"candidate": RIGHT}}, 400)
         assert "task" in answer["error"]
 
-
-def test_a_port_in_use_is_said() -> None:
-    with service() as address:
-        line = [
-            sys.executable,
-            "-m",
-            "kernbench",
-            "judge",
-            "--serve",
-            "--port",
-            address.split(":")[-1],
-        ]
-        second = subprocess.run(line, capture_output=True, text=True, timeout=120)
+        line = [sys.executable, "-m", "kernbench", "judge", "--serve", "--port"]
+        second = subprocess.run(
+            [*line, address.split(":")[-1]], capture_output=True, text=True, timeout=120
+        )
         assert second.returncode == 2
         assert "cannot serve at" in second.stderr
