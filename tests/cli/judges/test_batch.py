@@ -29,7 +29,7 @@ RIGHT = "import torch\ndef solve(x):\n    return x.clamp(min=0)\n"
 WRONG = "import torch\ndef solve(x):\n    return x.abs()  # <b>&\n"
 
 
-def judge(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def judge(*arguments: object) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "kernbench", "judge", *map(str, arguments)]
     return subprocess.run(line, capture_output=True, text=True, timeout=280)
 
