@@ -11,6 +11,7 @@ from kernbench.errors import KernbenchError
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine, load_machine
+    from kernbench.judging import Verdict, judge
     from kernbench.policy import DPPolicy
     from kernbench.runtime_api import RuntimeContext
 
@@ -20,13 +21,23 @@ _HOMES = {
     "DPPolicy": "kernbench.policy",
     "Machine": "kernbench.hardware",
     "RuntimeContext": "kernbench.runtime_api",
+    "Verdict": "kernbench.judging",
+    "judge": "kernbench.judging",
     "load_machine": "kernbench.hardware",
 }
 
 _PACKAGES = ("errors", "hardware", "op_log", "ops", "tp")
 """Packages for users, imported when they are asked for."""
 
-__all__ = ["DPPolicy", "KernbenchError", "Machine", "RuntimeContext", "load_machine"]
+__all__ = [
+    "DPPolicy",
+    "KernbenchError",
+    "Machine",
+    "RuntimeContext",
+    "Verdict",
+    "judge",
+    "load_machine",
+]
 
 
 def __getattr__(name: str) -> Any:

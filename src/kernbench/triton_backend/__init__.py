@@ -20,22 +20,32 @@ if TYPE_CHECKING:
     from kernbench.triton_backend.binary import KernelBinary, TcmExhaustedError, build_binary
     from kernbench.triton_backend.compiler import compile_target
     from kernbench.triton_backend.launch_errors import around_launches
-    from kernbench.triton_backend.launcher import CompiledLauncher, DeviceRates, Launcher
+    from kernbench.triton_backend.launcher import (
+        MAX_PROGRAMS,
+        CompiledLauncher,
+        DeviceRates,
+        Launcher,
+        active_launcher,
+        check_grid,
+    )
     from kernbench.triton_backend.sound_cache import cache_remarks
     from kernbench.triton_backend.vendor import products_library
 
 __all__ = [
+    "MAX_PROGRAMS",
     "CompiledLauncher",
     "DeviceRates",
     "KernelBinary",
     "Launcher",
     "TcmExhaustedError",
     "activate",
+    "active_launcher",
     "announced_target",
     "around_launches",
     "build_binary",
     "cache_remarks",
     "check_announced",
+    "check_grid",
     "compile_target",
     "do_bench",
     "products_library",
@@ -44,6 +54,9 @@ __all__ = [
 _HOME = {
     "CompiledLauncher": "launcher",
     "DeviceRates": "launcher",
+    "MAX_PROGRAMS": "launcher",
+    "active_launcher": "launcher",
+    "check_grid": "launcher",
     "KernelBinary": "binary",
     "Launcher": "launcher",
     "TcmExhaustedError": "binary",

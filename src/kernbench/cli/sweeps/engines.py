@@ -13,6 +13,7 @@ from kernbench.cli.sweeps.worker import LostPointError, end_servers, run_job
 from kernbench.errors import UsageError
 
 Answer = dict[str, Any]
+Run = Callable[[Mapping[str, Any]], Answer]
 Submit = Callable[[Mapping[str, Any]], "Future[Answer]"]
 _PATIENCE_S = 10
 _RETRIES = 3
@@ -32,8 +33,10 @@ class PointEngine:
 
 
 @contextlib.contextmanager
-def engine(name: str, workers: int | None) -> Iterator[PointEngine]:
+def engine(name: str, workers: int | None, run: Run = run_job) -> Iterator[PointEngine]:
     """Yield the engine of that name; what it still runs at the end of the block is ended.
+
+    ``run`` answers a job, in whichever process of the engine; a function of a module.
 
     Raises:
         UsageError: There is no such engine, it is not installed, or nobody answers there.
@@ -41,13 +44,13 @@ def engine(name: str, workers: int | None) -> Iterator[PointEngine]:
     check_engine(name, workers)
     kind, _, address = name.partition("://")
     if name == "local":
-        with _local(workers or len(os.sched_getaffinity(0))) as found:
+        with _local(workers or len(os.sched_getaffinity(0)), run) as found:
             yield found
     elif kind == "dask":
-        with _dask(address) as found:
+        with _dask(address, run) as found:
             yield found
     else:
-        with _ray(address) as found:
+        with _ray(address, run) as found:
             yield found
 
 
@@ -70,11 +73,11 @@ def check_engine(name: str, workers: int | None) -> None:
 
 
 @contextlib.contextmanager
-def _local(workers: int) -> Iterator[PointEngine]:
+def _local(workers: int, run: Run) -> Iterator[PointEngine]:
     pool = ThreadPoolExecutor(workers, thread_name_prefix="kernbench-sweep")
     try:
         yield PointEngine(
-            "local", lambda: workers, lambda job: pool.submit(run_job, job), (LostPointError,)
+            "local", lambda: workers, lambda job: pool.submit(run, job), (LostPointError,)
         )
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -83,7 +86,7 @@ def _local(workers: int) -> Iterator[PointEngine]:
 
 
 @contextlib.contextmanager
-def _dask(address: str) -> Iterator[PointEngine]:
+def _dask(address: str, run: Run) -> Iterator[PointEngine]:
     try:
         from distributed import Client, KilledWorker
     except ImportError:
@@ -99,7 +102,7 @@ def _dask(address: str) -> Iterator[PointEngine]:
         yield PointEngine(
             f"dask://{address}",
             lambda: sum(client.nthreads().values()),
-            lambda job: pool.submit(run_job, dict(job)),
+            lambda job: pool.submit(run, dict(job)),
             (LostPointError, KilledWorker),
         )
     finally:
@@ -108,7 +111,7 @@ def _dask(address: str) -> Iterator[PointEngine]:
 
 
 @contextlib.contextmanager
-def _ray(address: str) -> Iterator[PointEngine]:
+def _ray(address: str, run: Run) -> Iterator[PointEngine]:
     try:
         import ray
     except ImportError:
@@ -128,9 +131,7 @@ def _ray(address: str) -> Iterator[PointEngine]:
             raise UsageError(
                 f"no Ray cluster answers at {address or 'this machine'}: {error}"
             ) from None
-    remote = ray.remote(num_cpus=1, max_retries=_RETRIES, retry_exceptions=[LostPointError])(
-        run_job
-    )
+    remote = ray.remote(num_cpus=1, max_retries=_RETRIES, retry_exceptions=[LostPointError])(run)
     try:
         yield PointEngine(
             "ray",

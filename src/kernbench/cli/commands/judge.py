@@ -1,0 +1,234 @@
+"""``kernbench judge``: a verdict on a kernel, against a task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernbench.cli import options as given
+from kernbench.cli.programs.reporting import STDOUT, guarded
+from kernbench.cli.registry import options_command
+from kernbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernbench.judging import Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeOptions:
+    """What ``kernbench judge`` was given."""
+
+    candidates: Annotated[
+        list[str] | None, typer.Argument(metavar="CANDIDATE...", help="Files with kernels.")
+    ] = None
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TASK", help="A task's file, or a folder with task.yml; see the docs."
+        ),
+    ] = None
+    machine: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A machine to be timed on; repeatable [default: h100-sxm].",
+            autocompletion=given.machines_from,
+        ),
+    ] = None
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Of the judge's inputs; drawn without.")
+    ] = None
+    at_least: Annotated[
+        float, typer.Option(metavar="X", help="The speed-up over eager that is fast enough.")
+    ] = 1.0
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Time torch.compile of the reference, too.")
+    ] = False
+    values: Annotated[
+        bool, typer.Option("--values/--no-values", help="Look at results; without, at time only.")
+    ] = True
+    seconds: Annotated[
+        float, typer.Option(metavar="S", help="How long one call of a candidate may take.")
+    ] = 120.0
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE|-", help="Write verdicts as JSON; - is stdout.")
+    ] = None
+    markdown: Annotated[
+        str | None, typer.Option(metavar="FILE|-", help="Write them as Markdown; - is stdout.")
+    ] = None
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Judge all Python files of DIR against TASK, or those of each folder in it that "
+            "has a task.py or task.yml; goes on where it stopped; writes DIR/verdicts.parquet.",
+        ),
+    ] = None
+    engine: given.SweepEngine = "local"
+    workers: given.Workers = None
+    page: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the verdicts as a page.")
+    ] = None
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve", help="Answer over HTTP, and MCP at /mcp: tasks and candidates are sent."
+        ),
+    ] = False
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="With --serve: where to listen.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, help="With --serve; 0: one that is free.")
+    ] = 8000
+    debug: given.Debug = False
+    own_options: frozenset[str] = frozenset()
+    """The names of the command's options."""
+
+
+PLACE = 24
+app = typer.Typer()
+
+
+@options_command(app, "judge")
+def _judge(context: typer.Context, options: JudgeOptions) -> int:
+    """Judge kernels against a task: right or wrong, how fast, why, without believing them.
+
+    Exits with 0: right and fast enough, 3: right, 4: wrong, 5: a cheat, 6: cannot say; of several
+    candidates with the highest of theirs. 1 is an error of the judge, 2 wrong usage.
+    """
+    return guarded(lambda: judge_all(options), options.debug, usage=True)
+
+
+def judge_all(options: JudgeOptions) -> int:
+    """Serve, or judge all candidates and print or write the verdicts; return the exit status."""
+    import json
+
+    from kernbench.outputs import write_text
+
+    if options.serve:
+        return _serve(options)
+    if options.json == options.markdown == STDOUT:
+        raise UsageError("only one of --json and --markdown can go to stdout")
+    if not options.seconds > 0:
+        raise UsageError(f"--seconds must be above 0, but got {options.seconds:g}")
+    verdicts = _judged_batch(options) if options.batch else _judged(options)
+    plain: Any = [each.to_dict() for each in verdicts]
+    texts = {
+        options.json: json.dumps(plain if len(plain) > 1 else plain[0], indent=2) + "\n",
+        options.markdown: "\n".join(each.to_markdown() for each in verdicts),
+    }
+    for where, text in texts.items():
+        if where == STDOUT:
+            print(text, end="")
+        elif where is not None:
+            write_text(where, text)
+    if options.page is not None:
+        _write_page(options.page, plain)
+    if STDOUT not in texts:
+        print_verdicts(verdicts)
+    return max(each.exit_code for each in verdicts)
+
+
+def _judged(options: JudgeOptions) -> list[Verdict]:
+    from kernbench.judging import Judge
+
+    if not options.candidates or options.against is None:
+        raise UsageError("name candidates and a task: kernbench judge CANDIDATE... --against TASK")
+    with Judge() as judge:
+        return [
+            judge(each, options.against, **_options_of_judge(options))
+            for each in options.candidates
+        ]
+
+
+def _options_of_judge(options: JudgeOptions) -> dict[str, Any]:
+    from kernbench.judging import DEFAULT_MACHINES, Limits
+
+    return {
+        "machines": tuple(options.machine or DEFAULT_MACHINES),
+        "seed": options.seed,
+        "at_least": options.at_least,
+        "values": options.values,
+        "compiled": options.compile,
+        "limits": Limits(seconds=options.seconds),
+    }
+
+
+def _judged_batch(options: JudgeOptions) -> list[Verdict]:
+    from dataclasses import asdict
+    from pathlib import Path
+
+    from kernbench.cli.console.progress import progress
+    from kernbench.cli.judges.batch import TABLE, end_judges, entries_of, run_batch, write_verdicts
+    from kernbench.cli.sweeps.engines import check_engine
+    from kernbench.judging import Verdict
+
+    if options.candidates:
+        raise UsageError("--batch DIR judges what is in DIR; name no candidates beside it")
+    check_engine(options.engine, options.workers)
+    folder = Path(options.batch or "")
+    judging = _options_of_judge(options)
+    judging["limits"] = asdict(judging["limits"])
+    entries = entries_of(folder, options.against, judging)
+    done: list[tuple[str, dict[str, Any]]] = []
+    try:
+        with progress(
+            lambda: f"{len(done)} of {len(entries)} candidates", lambda: len(done) / len(entries)
+        ):
+            for entry, verdict in run_batch(folder, entries, options.engine, options.workers):
+                done.append((entry.candidate, verdict))
+    finally:
+        end_judges()
+    verdicts = [verdict for _, verdict in sorted(done, key=lambda each: each[0])]
+    write_verdicts(verdicts, folder / TABLE)
+    return [Verdict.of(each) for each in verdicts]
+
+
+def _write_page(where: str, verdicts: list[dict[str, Any]]) -> None:
+    from pathlib import Path
+
+    from kernbench.cli.judges.page import verdicts_page
+    from kernbench.outputs import write_text
+
+    paths = {each["candidate"] for each in verdicts}
+    sources = {each: Path(each).read_text(encoding="utf-8", errors="replace") for each in paths}
+    write_text(where, verdicts_page(verdicts, sources))
+
+
+def _serve(options: JudgeOptions) -> int:
+    from kernbench.service.serving import serve_http, serving
+
+    if options.candidates or options.batch:
+        raise UsageError("--serve judges what it is sent; name no candidates beside it")
+    judging = _options_of_judge(options)
+    del judging["machines"]
+    with serving(None, workers=options.workers or 1, timeout_s=600, **judging) as tools:
+        serve_http(tools, options.host, options.port, waiting=64)
+    return 0
+
+
+def print_verdicts(verdicts: list[Verdict]) -> None:
+    """Print verdicts as a table, and below it what is behind each."""
+    from pathlib import Path
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from kernbench.judging import speed_line
+
+    console = Console(highlight=False, soft_wrap=True)
+    table = Table("candidate", "verdict", "why", box=None, pad_edge=False)
+    for each in verdicts:
+        table.add_row(Path(each.candidate).name, str(each.outcome), each.why)
+    console.print(table)
+    for each in verdicts:
+        lines = [f"{time.machine}, size {time.size}: {speed_line(time)}" for time in each.times]
+        if each.failure is not None:
+            failure = each.failure
+            at = f", written by {failure.line}" if failure.line else ""
+            lines.append(f"fails at size {failure.size} on {failure.values} values{at}")
+        for line in [*lines, *each.tricks[1:], *each.remarks, f"seed {each.seed}"]:
+            console.print(f"  {line}", markup=False)

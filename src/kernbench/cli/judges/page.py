@@ -1,0 +1,164 @@
+"""A batch of verdicts as a page: leaderboards, and each candidate's lines. It needs no scripts."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from kernbench.report.units import format_ns
+
+_ORDER = ("right and fast enough", "right", "cannot say", "wrong", "cheat")
+_MARKS = {"right and fast enough": "good", "right": "good", "wrong": "bad", "cheat": "bad"}
+_MOST_SOURCE = 200_000
+_STYLE = """
+:root { --paper:#fff; --ink:#1b1f24; --quiet:#59636e; --line:#dfe3e8; --wash:#f5f7f9;
+  --good:#1a7f37; --bad:#b42318; --unsure:#8a5a00; --mark:#fff1c9; color-scheme:light dark; }
+@media (prefers-color-scheme: dark) { :root { --paper:#14181d; --ink:#e7eaee; --quiet:#9aa5b1;
+  --line:#2d343c; --wash:#1b2027; --good:#57c27a; --bad:#ff8a7a; --unsure:#e0b04c;
+  --mark:#4a3d12; } }
+* { box-sizing:border-box; }
+body { margin:0 auto; max-width:1200px; padding:1rem 1.2rem 4rem; background:var(--paper);
+  color:var(--ink); font:14px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif;
+  font-variant-numeric:tabular-nums; }
+h1 { font-size:1.5rem; margin:.4rem 0; } h2 { font-size:1.15rem; margin:2rem 0 .1rem; }
+p { margin:.3rem 0; } .quiet { color:var(--quiet); }
+code, pre { font:12px/1.45 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace; }
+.row, summary { display:grid; gap:.2rem .9rem; align-items:baseline;
+  grid-template-columns:2.2rem minmax(7rem,2fr) minmax(6rem,1.3fr) 5.5rem minmax(8rem,1.4fr) 5rem; }
+.row { color:var(--quiet); border-bottom:1px solid var(--line); padding:.2rem 0; }
+details { border-bottom:1px solid var(--line); }
+summary { cursor:pointer; padding:.3rem 0; list-style:none; }
+summary::-webkit-details-marker { display:none; }
+summary:hover, details[open] > summary { background:var(--wash); }
+summary > * { min-width:0; overflow:hidden; text-overflow:ellipsis; white-space:nowrap; }
+.number { text-align:right; overflow:visible; }
+.good { color:var(--good); } .bad { color:var(--bad); } .unsure { color:var(--unsure); }
+.inside { padding:.3rem 0 1rem 2.2rem; }
+pre { background:var(--wash); border:1px solid var(--line); padding:.5rem 0; overflow-x:auto;
+  max-height:34rem; margin:.5rem 0; }
+pre span { display:block; padding:0 .7rem; white-space:pre; }
+pre span::before { content:attr(data-n); display:inline-block; width:3rem; color:var(--quiet); }
+pre .at { background:var(--mark); }
+@media (max-width:700px) {
+  .row { display:none; }
+  summary { grid-template-columns:1.6rem 1fr auto; }
+  summary > :nth-child(4) { grid-column:3; grid-row:1; }
+  summary > :nth-child(3) { grid-column:2 / span 2; }
+  summary > :nth-child(5) { grid-column:2; } summary > :nth-child(6) { grid-column:3; }
+  .inside { padding-left:.2rem; }
+}
+"""
+
+
+def verdicts_page(verdicts: Sequence[Mapping[str, Any]], sources: Mapping[str, str]) -> str:
+    """Return the page of a batch: a leaderboard for each task and machine.
+
+    ``sources`` has the text of each candidate by its path. The same verdicts give the same page.
+    """
+    boards: dict[tuple[str, str], list[tuple[Mapping[str, Any], Mapping[str, Any] | None]]]
+    boards = defaultdict(list)
+    machines: dict[str, set[str]] = defaultdict(set)
+    for verdict in verdicts:
+        machines[verdict["task"]] |= {each["machine"] for each in verdict["times"]}
+    for verdict in verdicts:
+        times = {each["machine"]: each for each in verdict["times"]}
+        for machine in sorted(machines[verdict["task"]]) or [""]:
+            boards[verdict["task"], machine].append((verdict, times.get(machine)))
+    counts = Counter(each["outcome"] for each in verdicts)
+    said = ", ".join(f"{counts[each]} {each}" for each in _ORDER if counts[each])
+    title = f"{len(verdicts)} candidate{'' if len(verdicts) == 1 else 's'} judged"
+    parts = [
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
+        f"<p>{escape(said)}</p>\n"
+        '<p class="quiet">Times are modeled; the range is that in which four of five such times '
+        "would be measured. Right candidates come first, the fastest at the top. A row opens.</p>\n"
+    ]
+    for (task, machine), entries in sorted(boards.items()):
+        parts.append(_board(task, machine, entries, sources))
+    parts.append("</body>\n</html>\n")
+    return "".join(parts)
+
+
+def _board(
+    task: str,
+    machine: str,
+    entries: list[tuple[Mapping[str, Any], Mapping[str, Any] | None]],
+    sources: Mapping[str, str],
+) -> str:
+    def place(entry: tuple[Mapping[str, Any], Mapping[str, Any] | None]) -> tuple[int, float, str]:
+        verdict, time = entry
+        rank = max(_ORDER.index(verdict["outcome"]) - 1, 0)  # fast enough or not, both are right
+        return rank, time["time_ns"] if time else float("inf"), verdict["candidate"]
+
+    where = f" on {escape(machine)}" if machine else ""
+    parts = [
+        f"<h2>{escape(_short(task))}{where}</h2>\n"
+        '<div class="row"><span></span><span>candidate</span><span>verdict</span>'
+        '<span class="number">time</span><span>range</span><span class="number">over eager</span>'
+        "</div>\n"
+    ]
+    for number, (verdict, time) in enumerate(sorted(entries, key=place), 1):
+        mark = _MARKS.get(verdict["outcome"], "unsure")
+        name = escape(_short(verdict["candidate"]))
+        took = format_ns(time["time_ns"]) if time else "-"
+        ranged = over = "-"
+        if time and time["low_ns"] is not None:
+            ranged = f"{format_ns(time['low_ns'])} to {format_ns(time['high_ns'])}"
+        if time and time["speedup"] is not None:
+            over = f"{time['speedup']:.2f}x"
+        parts.append(
+            f'<details>\n<summary><span class="quiet">{number}</span>'
+            f'<span title="{escape(verdict["candidate"])}">{name}</span>'
+            f'<span class="{mark}">{escape(verdict["outcome"])}</span>'
+            f'<span class="number">{took}</span><span class="quiet">{ranged}</span>'
+            f'<span class="number">{over}</span></summary>\n'
+            f'<div class="inside">{_inside(verdict, time, sources)}</div>\n</details>\n'
+        )
+    return "".join(parts)
+
+
+def _inside(
+    verdict: Mapping[str, Any], time: Mapping[str, Any] | None, sources: Mapping[str, str]
+) -> str:
+    lines = [verdict["why"], *verdict["tricks"]]
+    failure = verdict["failure"]
+    if failure:
+        lines.append(f"Smallest failing case: size {failure['size']}, {failure['values']} values.")
+        if failure["line"]:
+            lines.append(f"Written by {failure['line']}.")
+    if time:
+        lines.append(
+            f"Compared with eager: {time['speed']}. Nothing is faster than "
+            f"{format_ns(time['floor_ns'])}, its bytes; own kernels take {time['own_share']:.0%}."
+        )
+        lines += [
+            f"{each['name']}{'' if each['is_own'] else ' (library)'}: "
+            f"{format_ns(each['time_ns'])}, {each['share']:.0%}, bound by {each['bound_by']}"
+            for each in time["kernels"]
+        ]
+        lines += time["remarks"]
+    lines += verdict["remarks"]
+    texts = "".join(f"<p>{escape(each)}</p>\n" for each in dict.fromkeys(lines))
+    source = sources.get(verdict["candidate"], "")[:_MOST_SOURCE]
+    if not source:
+        return texts
+    at = re.search(r":(\d+)$", failure["line"]) if failure else None
+    marked = int(at.group(1)) if at else 0
+    numbered = "".join(
+        f'<span data-n="{number}"{" class=at" * (number == marked)}>{escape(line) or " "}</span>'
+        for number, line in enumerate(source.splitlines(), 1)
+    )
+    return f"{texts}<pre>{numbered}</pre>"
+
+
+def _short(path: str) -> str:
+    """Return a file's name with that of its folder, which tells tasks of one name apart."""
+    return "/".join(Path(path).parts[-2:])

@@ -1,0 +1,231 @@
+"""The process of a candidate: it runs under kernbench, and all that leaves it are records."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pickle
+import select
+import signal
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from kernbench.judging.limits import Limits, confine
+from kernbench.judging.record import MOST_BYTES, Record, RecordError
+from kernbench.judging.recording import Recorder
+from kernbench.judging.simulation import in_simulation
+from kernbench.judging.tasks import Task, load_module, tensors_of
+
+_PR_SET_PDEATHSIG = 1
+_FAILED, _RECORD = b"F", b"R"
+
+
+@dataclass
+class CandidateFailed(Exception):
+    """A candidate did not come to a record, as its process says."""
+
+    kinds: list[str]
+    """The names of the error's classes, the most special one first."""
+    says: str
+    line: str = ""
+
+    def __str__(self) -> str:
+        where = f" at {self.line}" if self.line else ""
+        return f"{self.kinds[0]}{where}: {self.says}" if self.kinds else self.says
+
+
+class Hollow:
+    """What stands for a tensor in a run without data: its form."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.size, self.stride, self.dtype = tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+    def on_device(self) -> torch.Tensor:
+        """Return such a tensor, of unknown values."""
+        return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device="cuda").zero_()
+
+
+class CandidateProcess:
+    """A forked process that calls one candidate as often as it is asked to."""
+
+    def __init__(
+        self, path: Path, task: Task, machine: str, limits: Limits, *, data: bool = True
+    ) -> None:
+        """Fork it. It must have seen nothing of the judge's inputs by now."""
+        self._limits = limits
+        self._folder = tempfile.TemporaryDirectory(prefix="kernbench-judge-")
+        own_read, their_write = os.pipe()
+        their_read, own_write = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(own_read)
+            os.close(own_write)
+            _live(
+                path, task, machine, limits, Path(self._folder.name), their_read, their_write, data
+            )
+        os.close(their_read)
+        os.close(their_write)
+        self._read, self._write = own_read, own_write
+
+    def call(self, problem: dict[str, Any]) -> Record:
+        """Return the record of a call on a problem: ``inputs``, ``decoys``, ``init``, ``state``.
+
+        Raises:
+            CandidateFailed: It came to none.
+        """
+        deadline = time.monotonic() + self._limits.seconds
+        data = pickle.dumps(problem)
+        with suppress(BrokenPipeError):
+            _send(self._write, data)
+        head = self._receive(9, deadline)
+        size = int.from_bytes(head[1:], "big")
+        if size > MOST_BYTES:
+            self.close()
+            raise CandidateFailed(["RecordError"], f"its record has {size:,} bytes")
+        body = self._receive(size, deadline)
+        if head[:1] == _RECORD:
+            return Record.read(body)
+        try:
+            given = json.loads(body)
+            kinds = [str(each)[:80] for each in given["kinds"]]
+            raise CandidateFailed(kinds, str(given["says"])[:2000], str(given["line"])[:300])
+        except (ValueError, KeyError, TypeError):
+            raise RecordError("its process says nothing that can be read") from None
+
+    def _receive(self, size: int, deadline: float) -> bytes:
+        parts, missing = [], size
+        while missing:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self._read], [], [], left)[0]:
+                self.close()
+                raise CandidateFailed(
+                    ["TimeoutError"], f"it did not end within {self._limits.seconds:g} s"
+                )
+            part = os.read(self._read, min(missing, 1 << 20))
+            if not part:
+                raise CandidateFailed(["ProcessEnded"], self._how_it_ended())
+            parts.append(part)
+            missing -= len(part)
+        return b"".join(parts)
+
+    def _how_it_ended(self) -> str:
+        status = self._wait()
+        if os.WIFSIGNALED(status):
+            return f"its process was ended by {signal.Signals(os.WTERMSIG(status)).name}"
+        return f"its process exited with {os.waitstatus_to_exitcode(status)}"
+
+    def _wait(self) -> int:
+        pid, self._pid = self._pid, 0
+        return os.waitpid(pid, 0)[1] if pid else 0
+
+    def close(self) -> None:
+        """End the process and remove its folder."""
+        if self._pid:
+            with suppress(ProcessLookupError):
+                os.killpg(self._pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            self._wait()
+        if self._read >= 0:
+            os.close(self._read)
+            os.close(self._write)
+            self._read = self._write = -1
+            self._folder.cleanup()
+
+
+def _send(fd: int, data: bytes) -> None:
+    view = memoryview(len(data).to_bytes(8, "big") + data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _live(
+    path: Path,
+    task: Task,
+    machine: str,
+    limits: Limits,
+    folder: Path,
+    read: int,
+    write: int,
+    has_data: bool,
+) -> None:
+    """Be the process of a candidate; never returns."""
+    try:
+        with suppress(OSError):
+            os.setsid()
+        # It ends with the judge, however that ends.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        null = os.open(os.devnull, os.O_RDWR)
+        for each in (0, 1, 2):
+            os.dup2(null, each)
+        os.chdir(folder)
+        os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+        os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
+        confine(limits, folder)
+        requests = os.fdopen(read, "rb")
+
+        def serve(_: Any) -> None:
+            module: Any = None
+            while head := requests.read(8):
+                problem = pickle.loads(requests.read(int.from_bytes(head, "big")))  # noqa: S301 - the judge wrote it
+                try:
+                    if module is None:
+                        module = load_module(path, "candidate")
+                    record = _record(lambda m=module: task.bind(m, problem), problem, has_data)
+                    _reply(write, _RECORD, record.write())
+                except BaseException as error:  # noqa: BLE001 - whatever it raises is its failure
+                    _reply(write, _FAILED, _described(error, path))
+
+        in_simulation(serve, machine, data=has_data)
+        os._exit(0)
+    except BaseException as error:  # noqa: BLE001 - as above
+        with suppress(BaseException):
+            _reply(write, _FAILED, _described(error, path))
+    finally:
+        os._exit(1)
+
+
+def _record(bind: Callable[[], Any], problem: dict[str, Any], has_data: bool) -> Record:
+    """Return the record of a candidate's second call, in the memory of its first."""
+    leaves, form = tree_flatten(problem["inputs"])
+    leaves = [each.on_device() if isinstance(each, Hollow) else each for each in leaves]
+    leaves = [each.cuda() if isinstance(each, torch.Tensor) else each for each in leaves]
+    args = tree_unflatten(leaves, form)
+    tensors = tensors_of(args)
+    for tensor, decoy in zip(tensors, problem["decoys"], strict=has_data):
+        tensor.copy_(decoy)
+    function = bind()
+    with torch.no_grad():
+        function(*args)
+        torch.cuda.synchronize()
+        for tensor, given in zip(tensors, tensors_of(problem["inputs"]), strict=has_data):
+            tensor.copy_(given)
+        torch.cuda.synchronize()
+        recorder = Recorder(tensors, has_data=has_data)
+        with recorder.recording():
+            results = function(*args)
+    return recorder.finish(results)
+
+
+def _reply(fd: int, kind: bytes, body: bytes) -> None:
+    view = memoryview(kind + len(body).to_bytes(8, "big") + body)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _described(error: BaseException, path: Path) -> bytes:
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f"{path.name}:{each.lineno}" for each in frames if each.filename == str(path)]
+    kinds = [each.__name__ for each in type(error).__mro__ if each is not object]
+    said = {"kinds": kinds, "says": str(error), "line": lines[-1] if lines else ""}
+    return json.dumps(said).encode()

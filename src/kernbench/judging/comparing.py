@@ -1,0 +1,146 @@
+"""Whether a result is the reference's: by a float64 reference, its type, and eager's own error."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernbench.judging.tasks import tensors_of, with_tensors
+
+_RELATIVE = {
+    torch.float64: 1e-9,
+    torch.float32: 2e-5,
+    torch.float16: 4e-3,
+    torch.bfloat16: 3e-2,
+}
+"""What a result may be off, relative to the larger of its element and the results' root mean
+square: about eight times the distance of neighbours, for sums in another order."""
+_FLOAT8 = 0.15
+_REDUCED = 2e-3
+"""The same where products of float32 are of TF32, whose numbers have 10 bits behind the point."""
+_OF_EAGER = 8
+"""How many times the error of the eager reference itself is let pass."""
+
+
+@dataclass
+class Expected:
+    """What the reference returns for some inputs."""
+
+    plain: list[Tensor]
+    """Of the reference as it is, on the host."""
+    exact: list[Tensor | None]
+    """Of the same in float64; None where it does not run so, or results are no floats."""
+    inputs: list[Tensor]
+    """What the reference left of its inputs, on the host."""
+
+
+def expect(reference: Callable[..., Any], args: Any) -> Expected:
+    """Return what a reference makes of its arguments, which stay as they are."""
+    own = with_tensors(args, [each.clone() for each in tensors_of(args)])
+    with torch.no_grad():
+        plain = [each.cpu() for each in tensors_of(reference(*own))]
+        inputs = [each.cpu() for each in tensors_of(own)]
+        exact: list[Tensor | None]
+        try:
+            wide = copy.deepcopy(reference) if isinstance(reference, torch.nn.Module) else reference
+            if isinstance(wide, torch.nn.Module):
+                wide = wide.double()
+            given = [
+                each.double() if each.is_floating_point() else each.clone()
+                for each in tensors_of(args)
+            ]
+            found = tensors_of(wide(*with_tensors(args, given)))
+            exact = [
+                e.cpu() if e.is_floating_point() and p.is_floating_point() else None
+                for e, p in zip(found, plain, strict=True)
+            ]
+        except Exception:  # noqa: BLE001 - a reference that names its types
+            exact = [None] * len(plain)
+    return Expected(plain, exact, inputs)
+
+
+def difference(
+    found: Any,
+    expected: Sequence[Tensor],
+    exact: Sequence[Tensor | None],
+    tolerance: tuple[float, float] | None,
+    *,
+    reduced: bool,
+) -> tuple[int, str] | None:
+    """Return which result is wrong and how, None where all are right.
+
+    ``reduced``: whether products of float32 may have been of TF32.
+    """
+    given = tensors_of(found)
+    if len(given) != len(expected):
+        return 0, f"it returns {len(given)} tensors, the reference {len(expected)}"
+    for index, (mine, plain, wide) in enumerate(zip(given, expected, exact, strict=True)):
+        mine = mine.cpu()
+        name = "the result" if len(given) == 1 else f"result {index}"
+        if mine.shape != plain.shape:
+            return index, (
+                f"{name} has the shape {tuple(mine.shape)}, the reference's {tuple(plain.shape)}"
+            )
+        if mine.dtype != plain.dtype:
+            return index, f"{name} is of {mine.dtype}, the reference's of {plain.dtype}"
+        wrong = _wrong_elements(mine, plain, wide, tolerance, reduced=reduced)
+        count = int(wrong.sum())
+        if count:
+            first = int(wrong.flatten().to(torch.uint8).argmax())
+            place = [int(each) for each in torch.unravel_index(torch.tensor(first), plain.shape)]
+            truth = plain if wide is None else wide
+            return index, (
+                f"{name} is wrong at {place}: {mine.flatten()[first].item():.6g} instead of "
+                f"{truth.flatten()[first].item():.6g}; {count:,} of {plain.numel():,} elements are"
+            )
+    return None
+
+
+def _wrong_elements(
+    mine: Tensor,
+    plain: Tensor,
+    exact: Tensor | None,
+    tolerance: tuple[float, float] | None,
+    *,
+    reduced: bool,
+) -> Tensor:
+    if not (plain.is_floating_point() or plain.is_complex()):
+        return mine != plain
+    if plain.is_complex():
+        mine, plain = (
+            torch.view_as_real(mine.resolve_conj()),
+            torch.view_as_real(plain.resolve_conj()),
+        )
+        found = _wrong_elements(mine, plain, None, tolerance, reduced=reduced)
+        return found.any(-1)
+    dtype = plain.dtype
+    mine, plain = mine.double(), plain.double()
+    truth = plain if exact is None else exact
+    finite = truth.isfinite()
+    relative = _RELATIVE.get(dtype, _FLOAT8)
+    if reduced and dtype == torch.float32:
+        relative = _REDUCED
+    sizes = torch.where(finite, truth, 0.0).abs()
+    scale = sizes.square().mean().sqrt() if sizes.numel() else sizes.new_zeros(())
+    allowed = relative * torch.maximum(sizes, scale)
+    if tolerance is not None:
+        allowed = torch.maximum(allowed, tolerance[1] + tolerance[0] * sizes)
+    own_error = (plain - truth).abs()
+    both = finite & plain.isfinite()
+    if both.any():
+        allowed = allowed + _OF_EAGER * own_error[both].max()
+    off = ~((mine - truth).abs() <= allowed)
+    # Where eager itself has no number, or another one, nothing is asked for.
+    undefined = finite ^ plain.isfinite()
+    same = torch.where(truth.isnan(), mine.isnan(), mine == plain)
+    return torch.where(both, off, ~same) & ~undefined
+
+
+def is_same(left: Tensor, right: Tensor) -> bool:
+    """Return whether two tensors have the same bits, whatever NaN is."""
+    return left.shape == right.shape and torch.equal(left.nan_to_num(), right.nan_to_num())

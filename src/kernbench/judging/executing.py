@@ -1,0 +1,187 @@
+"""Executing the record of a candidate: the judge's own run of it, on memory of the judge's own."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from kernbench.judging.record import NAMESPACES, Record, RecordError, named_dtype, restore, view_of
+from kernbench.triton_backend import MAX_PROGRAMS, active_launcher, build_binary, check_grid
+
+_MOST_STORAGE_BYTES = 1 << 36
+_EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
+_POISON = 0xFF
+"""A byte of memory that is not written yet: NaN of floats, -1 of integers."""
+_REFUSED = ("from_file", "_print", "set_data", "record_stream", "_cudnn_init_dropout_state")
+
+
+@dataclass
+class Execution:
+    """What a record came to."""
+
+    results: Any
+    """Of the form that the candidate returned; None where that is no tensor."""
+    inputs: list[Tensor]
+    """What was passed, as the record left it."""
+
+
+class Executor:
+    """Executes one record, in a simulated process and on its device."""
+
+    def __init__(self, record: Record, inputs: Sequence[Tensor] = ()) -> None:
+        """Take the memory that a record begins with; ``inputs`` are the judge's, None: empty ones.
+
+        Raises:
+            RecordError: The record is none of a call with such inputs.
+        """
+        self._record = record
+        self._events: dict[int, Any] = {}
+        self._streams: dict[int, Any] = {}
+        self._memory: dict[int, Tensor] = {}
+        self._launcher: Any = active_launcher()
+        try:
+            self._binaries = [
+                build_binary(
+                    str(each["ttir"]),
+                    str(each["name"]),
+                    int(each["num_warps"]),
+                    int(each["num_stages"]),
+                    tuple((str(name), str(value)) for name, value in each["constants"]),
+                )
+                for each in record.kernels
+            ]
+            for number, each in enumerate(record.storages):
+                self._take(number, each)
+            for given, mine in zip(record.inputs, inputs, strict=bool(inputs)):
+                place = self._tensor(given)
+                if place.shape != mine.shape or place.dtype != mine.dtype:
+                    raise RecordError("the record is of other inputs")
+                place.copy_(mine)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise RecordError(f"the record cannot be executed: {error!r}") from None
+        self._before = dict(self._memory)
+
+    def _take(self, number: int, given: dict[str, Any]) -> None:
+        size_bytes, origin = int(given["bytes"]), given["origin"]
+        if origin == "made":
+            return
+        if not 0 <= size_bytes <= _MOST_STORAGE_BYTES:
+            raise RecordError(f"a storage of {size_bytes} bytes")
+        dtype, device = named_dtype(given["dtype"]), "cpu" if origin == "host" else "cuda"
+        count = size_bytes // dtype.itemsize
+        if "at" in given:
+            start = int(given["at"])
+            data = bytearray(self._record.blobs[start : start + count * dtype.itemsize])
+            if len(data) < count * dtype.itemsize:
+                raise RecordError("the bytes of a storage are cut off")
+            made = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+            self._memory[number] = made.to(device)
+        else:
+            self._memory[number] = torch.zeros(count, dtype=dtype, device=device)
+
+    def run(self) -> Execution:
+        """Execute all steps, in program order.
+
+        Raises:
+            RecordError: A step cannot be executed.
+            KernbenchError: A step does what a check of the sanitizer refuses.
+        """
+        self._memory = dict(self._before)
+        do = {"op": self._operate, "launch": self._launch, "mark": self._mark, "wait": self._wait}
+        for index, step in enumerate(self._record.steps):
+            kind = step.get("kind")
+            if kind in do:
+                try:
+                    with torch.cuda.stream(self._stream(step["stream"])):
+                        do[kind](step)
+                except (KeyError, TypeError) as error:
+                    raise RecordError(f"step {index} cannot be executed: {error!r}") from None
+            elif kind == "sync":
+                self._stream(step["stream"]).synchronize()
+            elif kind == "seen":
+                if step["event"] in self._events:
+                    self._events[step["event"]].synchronize()
+            elif kind != "read":
+                raise RecordError(f"step {index} is a {kind!r}")
+        results = restore(self._record.results, self._tensor)
+        return Execution(results, [self._tensor(each) for each in self._record.inputs])
+
+    def join(self) -> None:
+        """Let the current stream wait for all that was launched."""
+        for each in self._streams.values():
+            torch.cuda.current_stream().wait_stream(each)
+
+    def _tensor(self, given: dict[str, Any]) -> Tensor:
+        owner = self._memory.get(given["of"])
+        if owner is None:
+            raise RecordError(f"a step uses storage {given['of']}, which nothing has made yet")
+        return view_of(owner, given)
+
+    def _stream(self, number: int) -> Any:
+        if not number:
+            return torch.cuda.default_stream()
+        if number not in self._streams:
+            self._streams[number] = torch.cuda.Stream()
+        return self._streams[number]
+
+    def _operate(self, step: dict[str, Any]) -> None:
+        overload = overload_of(step["op"])
+        args = restore(step["args"], self._tensor)
+        kwargs = {key: restore(value, self._tensor) for key, value in step["kwargs"].items()}
+        try:
+            result = overload(*args, **kwargs)
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise RecordError(f"{step['op']}: {error}") from error
+        made = list(result) if isinstance(result, (list, tuple)) else [result]
+        flat = [each for each in made if isinstance(each, Tensor)]
+        for tensor, given in zip(flat, [each for each in step["results"] if each], strict=False):
+            if given["of"] not in self._memory:
+                self._memory[given["of"]] = tensor
+                if parts_of(step["op"])[1] in _EMPTY and self._launcher.run.has_data:
+                    # Not by an operation: the memory stays one that nothing has written.
+                    storage = tensor.untyped_storage()
+                    ctypes.memset(storage.data_ptr(), _POISON, storage.nbytes())
+
+    def _launch(self, step: dict[str, Any]) -> None:
+        binary = self._binaries[step["kernel"]]
+        x, y, z = step["grid"]
+        grid = check_grid(binary.name, (x, y, z), ("kernbench", (MAX_PROGRAMS,) * 3))
+        binary.check_room(self._launcher)
+        args = tuple(restore(each, self._tensor) for each in step["args"])
+        if len(args) != len(binary.signature):
+            raise RecordError(f"kernel {binary.name} has {len(args)} arguments in the record")
+        self._launcher.launch(binary, grid, args)
+
+    def _mark(self, step: dict[str, Any]) -> None:
+        self._events[step["event"]] = torch.cuda.current_stream().record_event()
+
+    def _wait(self, step: dict[str, Any]) -> None:
+        if step["event"] in self._events:
+            torch.cuda.current_stream().wait_event(self._events[step["event"]])
+
+
+def parts_of(name: Any) -> list[str]:
+    """Return namespace, operation and overload of a name; of three parts if it is one."""
+    return [*str(name).split("."), "", "", ""][:3]
+
+
+def overload_of(name: str) -> OpOverload:
+    """Return PyTorch's operation of a name such as ``aten.add.Tensor``.
+
+    Raises:
+        RecordError: It is none that a record may name.
+    """
+    parts = parts_of(name)
+    found: Any = torch.ops
+    if parts[0] in NAMESPACES and parts[1] not in _REFUSED:
+        for each in parts:
+            found = getattr(found, each, None)
+    if not isinstance(found, OpOverload):
+        raise RecordError(f"a step executes {name}, which a record may not name")
+    return found

@@ -1,0 +1,88 @@
+"""What a candidate's process may use: time, memory, files in one folder, no network, no processes.
+
+Its result is judged by its record alone, so that these keep a candidate from harm, not from lies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_REFUSED = frozenset(
+    (
+        "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec", "os.system", "os.kill",
+        "os.killpg", "subprocess.Popen", "socket.connect", "socket.bind", "socket.sendto",
+        "socket.getaddrinfo", "signal.pthread_kill", "pty.spawn",
+    )
+)  # fmt: skip
+_CHANGES = frozenset(
+    (
+        "os.remove", "os.rmdir", "os.rename", "os.mkdir", "os.link", "os.symlink", "os.truncate",
+        "os.chmod", "os.chown", "os.utime", "shutil.rmtree", "shutil.move",
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one candidate may use.
+
+    ``seconds``: of wall time for one call, compiling included. ``memory_mib``: beyond what its
+    process begins with. ``file_mib``: of one file.
+    """
+
+    seconds: float = 120.0
+    memory_mib: int = 8192
+    file_mib: int = 64
+
+
+def confine(limits: Limits, folder: Path, also: tuple[Path, ...] = ()) -> None:
+    """Confine the calling process for good; it may write below ``folder`` and ``also``."""
+    _leave_network()
+    size = 0
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmSize:"):
+            size = int(line.split()[1]) << 10
+    for what, most in (
+        (resource.RLIMIT_AS, size + (limits.memory_mib << 20)),
+        (resource.RLIMIT_FSIZE, limits.file_mib << 20),
+        (resource.RLIMIT_NOFILE, 256),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, int(limits.seconds * 20) + 1),
+    ):
+        resource.setrlimit(what, (most, most))
+    roots = tuple(os.path.realpath(each) + os.sep for each in (folder, *also))
+
+    def watch(event: str, args: tuple[Any, ...]) -> None:
+        if event in _REFUSED:
+            raise PermissionError(f"a candidate may not call {event}")
+        if event == "open":
+            path, mode, flags = args
+            writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+            if writes or (isinstance(mode, str) and set(mode) & set("wax+")):
+                _check(path, roots)
+        elif event in _CHANGES:
+            _check(args[0], roots)
+
+    sys.addaudithook(watch)
+
+
+def _check(path: Any, roots: tuple[str, ...]) -> None:
+    if isinstance(path, int):
+        return
+    real = os.path.realpath(os.fsdecode(path))
+    if not (real + os.sep).startswith(roots) and real != os.devnull:
+        raise PermissionError(f"a candidate may not write {real}")
+
+
+def _leave_network() -> None:
+    """Move the process to a network of its own without devices, where the system lets it."""
+    libc = ctypes.CDLL(None)
+    if libc.unshare(_CLONE_NEWNET):
+        libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET)

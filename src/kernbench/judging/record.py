@@ -1,0 +1,195 @@
+"""What a candidate did, as a record that can be executed without it: operations and kernels.
+
+A record is data from a process that is not trusted: JSON and bytes, never a pickle, and every name
+in it is looked up among what PyTorch itself defines.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernbench.errors import KernbenchError
+
+MOST_BYTES = 1 << 30
+"""The longest record that is read."""
+NAMESPACES = ("aten", "prims")
+"""Whose operations a record may name: PyTorch's own, which compute what they say."""
+
+
+class RecordError(KernbenchError, ValueError):
+    """A record says what cannot be executed."""
+
+
+@dataclass
+class Record:
+    """One call of a candidate: what it launched, on which memory, and which tensors it returned."""
+
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    """In program order: operations, launches, collectives, events of streams."""
+    kernels: list[dict[str, Any]] = field(default_factory=list)
+    """Each Triton kernel as TTIR, with its launch options."""
+    storages: list[dict[str, Any]] = field(default_factory=list)
+    """The memory that was there before: of inputs, by their number, or a state with its bytes."""
+    results: Any = None
+    """The returned value, its tensors described."""
+    inputs: list[Any] = field(default_factory=list)
+    """The tensors that were passed, described."""
+    remarks: list[str] = field(default_factory=list)
+    """What cannot be seen in steps: lazy results, graphs, tensors of other kinds."""
+    blobs: bytes = b""
+
+    @property
+    def host_reads(self) -> int:
+        """How often the host read a value of the device."""
+        return sum(each["kind"] == "read" for each in self.steps)
+
+    def write(self) -> bytes:
+        """Return the record as bytes."""
+        described = {
+            key: value for key, value in vars(self).items() if key not in ("blobs", "data")
+        }
+        head = json.dumps(described).encode()
+        return len(head).to_bytes(8, "big") + head + self.blobs
+
+    @classmethod
+    def read(cls, data: bytes) -> Record:
+        """Return the record that bytes say.
+
+        Raises:
+            RecordError: They say none.
+        """
+        try:
+            end = 8 + int.from_bytes(data[:8], "big")
+            if not 8 < end <= len(data):
+                raise ValueError("its head is cut off")
+            given = json.loads(data[8:end])
+            found = cls(**given, blobs=data[end:])
+            lists = (found.steps, found.kernels, found.storages, found.inputs, found.remarks)
+            if not all(isinstance(each, list) for each in lists):
+                raise ValueError("its parts are no lists")
+        except (ValueError, TypeError, RecursionError) as error:
+            raise RecordError(f"the record cannot be read: {error}") from None
+        return found
+
+
+def describe_tensor(tensor: Tensor, storage: int) -> dict[str, Any]:
+    """Return a tensor as a view of a numbered storage."""
+    return {
+        "of": storage,
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "size": list(tensor.shape),
+        "stride": list(tensor.stride()),
+        "offset": tensor.storage_offset(),
+        "bits": [tensor.is_conj(), tensor.is_neg()],
+    }
+
+
+def named_dtype(name: Any) -> torch.dtype:
+    """Return the element type of a name.
+
+    Raises:
+        RecordError: There is none.
+    """
+    found = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(found, torch.dtype):
+        raise RecordError(f"there is no element type {name!r}")
+    return found
+
+
+def view_of(owner: Tensor, given: dict[str, Any]) -> Tensor:
+    """Return the view of a tensor's storage that a description asks for.
+
+    Raises:
+        RecordError: It lies outside of the storage.
+    """
+    dtype = named_dtype(given["dtype"])
+    size, stride, offset = given["size"], given["stride"], given["offset"]
+    storage = owner.untyped_storage()
+    if len(size) != len(stride) or min([offset, *size, *stride], default=0) < 0:
+        raise RecordError("a view has negative sizes")
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if math.prod(size) and (last + 1) * dtype.itemsize > storage.nbytes():
+        raise RecordError(f"a view of {size} ends behind its {storage.nbytes()} bytes")
+    if owner.dtype == dtype:
+        found = owner.as_strided(size, stride, offset)
+    else:
+        whole = owner.as_strided((storage.nbytes() // owner.element_size(),), (1,), 0)
+        flat = whole.view(torch.uint8)
+        flat = flat[: storage.nbytes() // dtype.itemsize * dtype.itemsize]
+        found = flat.view(dtype).as_strided(size, stride, offset)
+    conj, neg = given["bits"]
+    found = torch.conj(found) if conj else found
+    return torch._neg_view(found) if neg else found
+
+
+_PLAIN = (bool, int, str, type(None))
+_NAMED = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
+
+
+def describe(value: Any, tensor: Any) -> Any:
+    """Return an argument as JSON; ``tensor`` describes tensors.
+
+    Raises:
+        RecordError: It is of another kind.
+    """
+    if isinstance(value, Tensor):
+        return tensor(value)
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, float):
+        return {"float": float(value).hex() if math.isfinite(value) else str(value)}
+    if isinstance(value, (bool, int, str)):  # subclasses, as of enumerations
+        return value.__class__.__mro__[-2](value)
+    if isinstance(value, (list, tuple)):
+        made = [describe(each, tensor) for each in value]
+        return made if isinstance(value, list) else {"tuple": made}
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {"dict": {key: describe(each, tensor) for key, each in value.items()}}
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
+    if isinstance(value, torch.device):
+        return {"device": value.type}
+    for name, kind in _NAMED.items():
+        if isinstance(value, kind):
+            return {name: str(value).removeprefix("torch.")}
+    if isinstance(value, torch.Generator):
+        return None
+    raise RecordError(f"a {type(value).__name__} is no argument that can be recorded")
+
+
+def restore(value: Any, tensor: Any) -> Any:
+    """Return the argument that JSON describes; ``tensor`` makes tensors.
+
+    Raises:
+        RecordError: It describes none.
+    """
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, list):
+        return [restore(each, tensor) for each in value]
+    if not isinstance(value, dict):
+        raise RecordError(f"{value!r} describes no argument")
+    if "of" in value:
+        return tensor(value)
+    if len(value) == 1:
+        ((kind, given),) = value.items()
+        if kind == "float":
+            return float.fromhex(given) if "x" in given else float(given)
+        if kind == "tuple":
+            return tuple(restore(each, tensor) for each in given)
+        if kind == "dict":
+            return {key: restore(each, tensor) for key, each in given.items()}
+        if kind == "complex":
+            return complex(*given)
+        if kind == "device":
+            return torch.device(given)
+        found = getattr(torch, given, None) if kind in _NAMED and isinstance(given, str) else None
+        if found is not None and isinstance(found, _NAMED[kind]):
+            return found
+    raise RecordError(f"{value!r} describes no argument")

@@ -1,0 +1,232 @@
+"""Recording what one call of a candidate launches, inside of a simulated process of PyTorch."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.cuda._gpu_trace as trace
+from torch import Tensor
+from torch._ops import HigherOrderOperator
+
+from kernbench.judging.record import NAMESPACES, Record, RecordError, describe, describe_tensor
+from kernbench.torch_bridge.base.modes import Mode
+from kernbench.torch_bridge.base.operations import Operation
+from kernbench.torch_bridge.base.operations import describe as describe_operation
+from kernbench.triton_backend import active_launcher
+
+_MOST_STEPS = 20_000
+_PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+class Recorder(Mode):
+    """Records operations and launches on tensors of the simulated device while it is entered."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, inputs: list[Tensor], *, has_data: bool) -> None:
+        super().__init__()
+        self.record = Record()
+        self._has_data = has_data
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Any] = []
+        """Storages seen, which live on: a number is of one memory."""
+        self._kernels: dict[Any, int] = {}
+        self._operations: dict[Any, Operation] = {}
+        self._streams: dict[int, int] = {}
+        self._blobs: list[bytes] = []
+        self._blob_bytes = 0
+        self._is_timing = False
+        for index, tensor in enumerate(inputs):
+            number = self._number_of(tensor, {"origin": "input", "input": index})
+            self.record.inputs.append(describe_tensor(tensor, number))
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record what happens inside of the block."""
+        launcher: Any = active_launcher()
+        self._streams.setdefault(torch.cuda.current_stream().cuda_stream, 0)
+        plain = launcher.launch
+
+        def launch(binary: Any, grid: Any, args: Any) -> None:
+            if launcher.run.rank_state.probe is None:
+                self._add_launch(binary, grid, args)
+            plain(binary, grid, args)
+
+        callbacks: list[tuple[Any, Callable[..., None]]] = [
+            (trace.EventRecordCallbacks, lambda event, stream: self._mark("mark", event, stream)),
+            (trace.EventWaitCallbacks, lambda event, stream: self._mark("wait", event, stream)),
+            (trace.StreamSynchronizationCallbacks, lambda stream: self._mark("sync", 0, stream)),
+            (trace.EventSynchronizationCallbacks, lambda event: self._mark("seen", event, 0)),
+        ]
+        with ExitStack() as stack:
+            stack.enter_context(patch.object(launcher, "launch", launch))
+            for registry, callback in callbacks:
+                registry.callback_list.append(callback)
+                stack.callback(registry.callback_list.remove, callback)
+            with self:
+                yield
+
+    def finish(self, results: Any) -> Record:
+        """Return the record of a call that returned ``results``."""
+        self.record.results = self._described(results)
+        self.record.blobs = b"".join(self._blobs)
+        return self.record
+
+    def _described(self, results: Any) -> Any:
+        try:
+            return describe(results, self._result)
+        except RecordError as error:
+            self.record.remarks.append(f"it returns what is no tensor: {error}")
+            return None
+
+    def _result(self, tensor: Tensor) -> Any:
+        if type(tensor) not in _PLAIN or tensor.layout is not torch.strided:
+            self.record.remarks.append(
+                f"it returns a {type(tensor).__name__}, which computes when it is looked at"
+            )
+            return None
+        return self._tensor(tensor)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator) or func.namespace not in NAMESPACES:
+            with self:
+                return func(*args, **kwargs)
+        operation = self._operations.get(func)
+        if operation is None:
+            operation = self._operations[func] = describe_operation(func)
+        if operation.is_view and not (kwargs.get("device") or operation.is_copy):
+            return func(*args, **kwargs)
+        given = _tensors((args, kwargs))
+        on_device = any(each.is_cuda for each in given)
+        step = None
+        if on_device and not (operation.is_read or (operation.is_copy and _leaves(args, kwargs))):
+            step = self._step(func, args, kwargs)
+        result = func(*args, **kwargs)
+        made = [each for each in _tensors(result) if each.is_cuda]
+        if on_device and step is None:
+            self._append({"kind": "read", "op": str(func)})
+        elif step is None and made:
+            step = self._step(func, args, kwargs)
+        if step is not None:
+            if operation.is_random:
+                self.record.remarks.append(f"{func} draws random numbers")
+            step["results"] = (
+                describe(
+                    list(result) if isinstance(result, (list, tuple)) else [result],
+                    lambda each: (
+                        describe_tensor(each, self._number_of(each, {"origin": "made"}))
+                        if each.is_cuda
+                        else None
+                    ),
+                )
+                if made
+                else []
+            )
+            self._append(step)
+        return result
+
+    def _step(self, func: Any, args: Any, kwargs: Any) -> dict[str, Any] | None:
+        try:
+            return {
+                "kind": "op",
+                "op": str(func),
+                "args": describe(list(args), self._tensor),
+                "kwargs": describe(kwargs, self._tensor)["dict"],
+                "stream": self._stream(torch.cuda.current_stream().cuda_stream),
+            }
+        except RecordError as error:
+            self.record.remarks.append(f"{func} is not recorded: {error}")
+            return None
+
+    def _add_launch(self, binary: Any, grid: Any, args: Any) -> None:
+        key = binary.ttir, binary.num_warps, binary.num_stages, binary.constants
+        kernel = self._kernels.setdefault(key, len(self._kernels))
+        if kernel == len(self.record.kernels):
+            self.record.kernels.append(
+                {
+                    "name": binary.name,
+                    "ttir": binary.ttir,
+                    "num_warps": binary.num_warps,
+                    "num_stages": binary.num_stages,
+                    "constants": [list(each) for each in binary.constants],
+                }
+            )
+        self._append(
+            {
+                "kind": "launch",
+                "kernel": kernel,
+                "grid": list(grid),
+                "args": [self._argument(each) for each in args],
+                "stream": self._stream(torch.cuda.current_stream().cuda_stream),
+            }
+        )
+
+    def _argument(self, value: Any) -> Any:
+        if not isinstance(value, Tensor) and hasattr(value, "data_ptr"):
+            base = getattr(value, "base", None)
+            if not isinstance(base, Tensor):
+                raise RecordError(f"a kernel's argument is a {type(value).__name__}")
+            value = base
+        return describe(value, self._tensor)
+
+    def _append(self, step: dict[str, Any]) -> None:
+        if len(self.record.steps) >= _MOST_STEPS:
+            raise RecordError(f"one call launches more than {_MOST_STEPS:,} operations")
+        self.record.steps.append(step)
+
+    def _mark(self, kind: str, event: int, stream: int) -> None:
+        self._append({"kind": kind, "event": event, "stream": self._stream(stream)})
+
+    def _stream(self, handle: int) -> int:
+        return self._streams.setdefault(handle, len(self._streams)) if handle else 0
+
+    def _tensor(self, tensor: Tensor) -> dict[str, Any]:
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            raise RecordError(f"a tensor of layout {tensor.layout}")
+        return describe_tensor(tensor, self._number_of(tensor, None))
+
+    def _number_of(self, tensor: Tensor, origin: dict[str, Any] | None) -> int:
+        storage = tensor.untyped_storage()
+        found = self._numbers.get(storage._cdata) if tensor.is_cuda else None
+        if found is not None:
+            return found
+        number = len(self.record.storages)
+        given = {"bytes": storage.nbytes(), "dtype": str(tensor.dtype).removeprefix("torch.")}
+        if origin is None:
+            origin = {"origin": "state" if tensor.is_cuda else "host"}
+            if self._has_data or not tensor.is_cuda:
+                data = ctypes.string_at(storage.data_ptr(), storage.nbytes())
+                origin |= {"at": self._blob_bytes}
+                self._blobs.append(data)
+                self._blob_bytes += len(data)
+        self.record.storages.append({**given, **origin, "step": len(self.record.steps)})
+        if tensor.is_cuda:
+            self._numbers[storage._cdata] = number
+            self._kept.append(storage)
+        return number
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [found for each in value for found in _tensors(each)]
+    return []
+
+
+def _leaves(args: Any, kwargs: Any) -> bool:
+    """Return whether a copy ends on the host."""
+    target = kwargs.get("device")
+    if target is not None:
+        return bool(torch.device(target).type == "cpu")
+    return len(args) > 1 and isinstance(args[1], Tensor) and not args[0].is_cuda

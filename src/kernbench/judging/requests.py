@@ -1,0 +1,542 @@
+"""Judging one candidate, in a process that never runs any of its code."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernbench.errors import KernbenchError, NoDataError, UnsupportedOpError, UsageError
+from kernbench.inputs import read_text
+from kernbench.judging.candidate import CandidateFailed, CandidateProcess, Hollow
+from kernbench.judging.comparing import Expected, difference, expect, is_same
+from kernbench.judging.evidence import Evidence, evidence_of
+from kernbench.judging.executing import Executor
+from kernbench.judging.limits import Limits
+from kernbench.judging.record import Record, RecordError
+from kernbench.judging.recording import Recorder
+from kernbench.judging.scanning import Scan, scan
+from kernbench.judging.simulation import in_simulation
+from kernbench.judging.tasks import Problem, Size, Task, load_task, tensors_of, with_tensors
+from kernbench.judging.timing import Timed, floor_ns, time_record
+from kernbench.judging.verdict import Failure, MachineTime, Outcome, SizeResult, Verdict
+
+_MOST_SOURCE_BYTES = 1 << 20
+_MOST_ELEMENTS = 1 << 22
+"""The most elements of inputs at which records are executed with values."""
+_MOST_SIZES = 6
+"""How many sizes of the judge's own are tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeRequest:
+    """What is to be judged, and how.
+
+    ``seed`` None: drawn by the judge, so that no candidate knows it. ``at_least``: the speed-up
+    over eager from which on it is fast enough. ``values``: whether it is executed at all; without,
+    only its time is asked for. ``compiled``: whether torch.compile of the reference is timed, too.
+    """
+
+    candidate: Path
+    task: Path
+    machines: tuple[str, ...] = ("h100-sxm",)
+    seed: int | None = None
+    at_least: float = 1.0
+    values: bool = True
+    times: bool = True
+    compiled: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+
+class _Wrong(Exception):  # noqa: N818 - no error of anyone's program
+    """A case whose record is wrong: what is said of it, and whose line it is."""
+
+    def __init__(self, says: str, values: str, line: str = "", trick: str = "") -> None:
+        super().__init__(says)
+        self.says, self.values, self.line, self.trick = says, values, line, trick
+
+
+class _UnknownError(Exception):
+    """Why nothing can be said."""
+
+
+def judge_request(request: JudgeRequest) -> Verdict:
+    """Return the verdict on a candidate. The calling process must run nothing else: it forks.
+
+    Raises:
+        UsageError: The task or the candidate cannot be read, or the reference fails by itself.
+    """
+    began = time.process_time()
+    seed = random.SystemRandom().randrange(1 << 31) if request.seed is None else request.seed
+    try:
+        text = read_text(request.candidate, _MOST_SOURCE_BYTES)
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"{request.candidate}: cannot be read: {why}") from None
+    judging = _Judging(request, seed, scan(text))
+    verdict = judging.verdict()
+    verdict.cpu_s = round(time.process_time() - began, 3)
+    return verdict
+
+
+class _Judging:
+    """The judging of one candidate."""
+
+    def __init__(self, request: JudgeRequest, seed: int, scanned: Scan) -> None:
+        self._request, self._seed, self._scan = request, seed, scanned
+        self._sizes: list[SizeResult] = []
+        self._remarks: list[str] = []
+        self._evidence: list[Evidence] = []
+        self._failure: Failure | None = None
+        self._tricks = list(scanned.tricks)
+        self._times: list[MachineTime] = []
+
+    def verdict(self) -> Verdict:
+        scanned, request = self._scan, self._request
+        form = ""
+        if scanned.error:
+            return self._verdict(form, Outcome.WRONG, scanned.error)
+        if scanned.cuda:
+            return self._verdict(
+                form,
+                Outcome.UNKNOWN,
+                f"it is CUDA C++ ({scanned.cuda}), which is not simulated; candidates are Triton, "
+                "Gluon, Helion or PyTorch",
+            )
+        task = in_simulation(lambda _: load_task(request.task), request.machines[0])
+        form = task.form
+        try:
+            if request.values:
+                self._judge_values(task)
+            if self._failure is None and request.times:
+                self._judge_times(task)
+        except _UnknownError as error:
+            return self._verdict(form, Outcome.UNKNOWN, str(error))
+        except CandidateFailed as error:
+            return self._verdict(form, Outcome.WRONG, f"it does not run: {error}")
+        if self._tricks:
+            return self._verdict(form, Outcome.CHEAT, self._tricks[0])
+        if self._failure is not None:
+            return self._verdict(form, Outcome.WRONG, self._failure.says)
+        if request.values and not any(each.outcome == "right" for each in self._sizes):
+            return self._verdict(form, Outcome.UNKNOWN, "none of its sizes could be executed")
+        is_fast = bool(self._times) and all(
+            each.speedup_low is not None and each.speedup_low >= request.at_least
+            for each in self._times
+        )
+        num = sum(each.outcome == "right" for each in self._sizes)
+        said = f"it computes what the reference does at {num} sizes"
+        if self._times:
+            said += f"; {self._times[0].machine}: {self._times[0].speed}"
+        return self._verdict(form, Outcome.FAST if is_fast else Outcome.RIGHT, said)
+
+    def _verdict(self, form: str, outcome: Outcome, why: str) -> Verdict:
+        return Verdict(
+            candidate=str(self._request.candidate),
+            task=str(self._request.task),
+            form=form,
+            outcome=outcome,
+            why=why,
+            seed=self._seed,
+            failure=self._failure,
+            sizes=self._sizes,
+            times=self._times,
+            tricks=self._tricks,
+            remarks=list(dict.fromkeys(self._remarks)),
+        )
+
+    def _process(self, task: Task, machine: str, *, data: bool) -> CandidateProcess:
+        request = self._request
+        return CandidateProcess(
+            request.candidate.resolve(), task, machine, request.limits, data=data
+        )
+
+    # Right or wrong
+
+    def _judge_values(self, task: Task) -> None:
+        machine = self._request.machines[0]
+        self._tolerance = task.tolerance
+        candidate = self._process(task, machine, data=True)
+        try:
+            in_simulation(lambda _: self._try_sizes(task, candidate), machine, check=True)
+        finally:
+            candidate.close()
+
+    def _try_sizes(self, task: Task, candidate: CandidateProcess) -> None:
+        rng = random.Random(self._seed)
+        for size in self._sizes_of(task):
+            seeds = rng.randrange(1 << 31), rng.randrange(1 << 31)
+            try:
+                problem = task.build(size, seeds[0])
+                fresh = task.build(size, seeds[1])
+            except Exception as error:
+                if size.is_stated:
+                    raise UsageError(
+                        f"{self._request.task}: the task fails by itself at size {size.label}: "
+                        f"{type(error).__name__}: {error}"
+                    ) from error
+                continue
+            try:
+                self._try_size(candidate, size, problem, fresh)
+            except _Wrong as wrong:
+                self._failure = Failure(size.label, wrong.values, wrong.says, wrong.line)
+                self._sizes.append(
+                    SizeResult(size.label, size.is_stated, "wrong", [wrong.values], wrong.says)
+                )
+                if wrong.trick and wrong.trick not in self._tricks:
+                    self._tricks.append(wrong.trick)
+                return
+            except (RecordError, UnsupportedOpError) as error:
+                raise _UnknownError(f"its record cannot be executed: {error}") from None
+
+    def _sizes_of(self, task: Task) -> Iterator[Size]:
+        """Yield the sizes to try, the small ones first."""
+        seen, tried = set(), 0
+        own = list(task.beside())
+        stated = task.stated()
+        for size in [*own, *stated]:
+            key = tuple(size.settings.items())
+            if key in seen or (not size.is_stated and tried >= _MOST_SIZES):
+                continue
+            seen.add(key)
+            count = task.num_elements(size)
+            if count is None and not size.is_stated:
+                continue
+            if count is not None and count > _MOST_ELEMENTS:
+                self._sizes.append(SizeResult(size.label, size.is_stated, "not executed"))
+                self._remarks.append(
+                    f"size {size.label} has {count:,} elements and was not executed with values"
+                )
+                continue
+            tried += not size.is_stated
+            yield size
+
+    def _try_size(
+        self,
+        candidate: CandidateProcess,
+        size: Size,
+        problem: Problem,
+        fresh: Problem,
+    ) -> None:
+        """Execute the record of a size on several values.
+
+        Raises:
+            _Wrong: One of them comes out wrong.
+        """
+        try:
+            record = candidate.call(_message(problem))
+        except CandidateFailed as failed:
+            self._refused(size, failed)
+            return
+        evidence = evidence_of(record)
+        if size.is_stated:
+            self._evidence.append(evidence)
+        lazy = [each for each in record.remarks if each.startswith("it returns")]
+        if lazy:
+            raise _Wrong(lazy[0], "drawn", trick=lazy[0])
+        self._remarks += record.remarks
+        tried = []
+        for name, inputs in self._values_of(problem, fresh, is_small=not tried):
+            expected = expect(problem.reference, inputs)
+            try:
+                self._execute(record, evidence, name, inputs, expected)
+            except _Wrong as wrong:
+                if not (name == _FRESH and record.host_reads):
+                    raise
+                name = self._with_its_values(record, evidence, problem, wrong)
+                tried.append(name)
+                break
+            tried.append(name)
+        self._look_at(evidence, problem)
+        self._sizes.append(SizeResult(size.label, size.is_stated, "right", tried))
+
+    def _refused(self, size: Size, failed: CandidateFailed) -> None:
+        kinds = set(failed.kinds)
+        if kinds & {"UnsupportedOpError", "UnsupportedTorchError", "NotImplementedError"}:
+            raise _UnknownError(f"it uses what is not simulated: {failed}") from None
+        if "RecordError" in kinds:
+            raise _UnknownError(f"it cannot be recorded: {failed.says}") from None
+        is_mistake = bool(kinds & {"KernbenchError", "TimeoutError", "ProcessEnded"})
+        if size.is_stated or is_mistake:
+            raise _Wrong(str(failed), "drawn", failed.line) from None
+        self._sizes.append(SizeResult(size.label, False, "refused", [], str(failed)[:200]))
+
+    def _values_of(
+        self, problem: Problem, fresh: Problem, *, is_small: bool
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield what inputs are filled with, by name: what the task draws, and the extreme."""
+        given, drawn = tensors_of(problem.inputs), tensors_of(fresh.inputs)
+        same_form = len(given) == len(drawn) and all(
+            a.shape == b.shape and a.dtype == b.dtype for a, b in zip(given, drawn, strict=True)
+        )
+        if same_form:
+            yield _FRESH, with_tensors(problem.inputs, drawn)
+        else:
+            self._remarks.append("its inputs differ in form by seed: numbers alone were drawn anew")
+            drawn = [
+                each.flip(0) if each.is_floating_point() and each.dim() else each for each in given
+            ]
+            yield _FRESH, with_tensors(problem.inputs, drawn)
+        if is_small and any(each.is_floating_point() for each in drawn):
+            for name, change in _EXTREMES.items():
+                changed = [change(e) if e.is_floating_point() else e for e in drawn]
+                yield name, with_tensors(problem.inputs, changed)
+
+    def _with_its_values(
+        self, record: Record, evidence: Evidence, problem: Problem, wrong: _Wrong
+    ) -> str:
+        """Execute a record that was decided by data on the values that decided it.
+
+        Raises:
+            _Wrong: It is wrong on those, too, or what the host computed reaches its results.
+        """
+        given = tensors_of(problem.inputs)
+        expected = expect(problem.reference, problem.inputs)
+        num_bytes = sum(each.nbytes for each in expected.plain)
+        if evidence.from_before or not evidence.depends_on_inputs:
+            raise wrong
+        if evidence.depends_on_host * 2 >= num_bytes:
+            trick = (
+                f"its result is computed on the host: it reads values of the device {record.host_reads} "
+                f"times and brings {evidence.depends_on_host:,} bytes back"
+            )
+            raise _Wrong(wrong.says, wrong.values, wrong.line, trick)
+        # What decides are integers, often: then floats may be others.
+        half = [each * 0.5 if each.is_floating_point() else each for each in given]
+        for name, tensors in (("halved", half), (_ITS_OWN, given)):
+            inputs = with_tensors(problem.inputs, tensors)
+            try:
+                self._execute(record, evidence, name, inputs, expect(problem.reference, inputs))
+            except _Wrong:
+                if name == _ITS_OWN:
+                    raise
+                continue
+            self._remarks.append(
+                "the host decides by values of the device, so that the record was executed on "
+                f"the values that it was run with ({name})"
+            )
+            return name
+        raise AssertionError
+
+    def _execute(
+        self, record: Record, evidence: Evidence, values: str, inputs: Any, expected: Expected
+    ) -> None:
+        """Execute a record on inputs and hold it to what is expected.
+
+        Raises:
+            _Wrong: It is not that.
+        """
+        given = tensors_of(inputs)
+        try:
+            executor = Executor(record, given)
+            done = executor.run()
+            left = [each.cpu() for each in done.inputs]
+            results = [each.cpu() for each in tensors_of(done.results)]
+        except RecordError:
+            raise
+        except UnsupportedOpError:
+            raise
+        except KernbenchError as error:
+            says = str(error).partition("\n")[0]
+            match = _LINE.search(says)
+            raise _Wrong(
+                f"{type(error).__name__}: {says}", values, match[1] if match else ""
+            ) from None
+        line = ""
+        if evidence.last_kernel is not None:
+            line = store_line(record.kernels[evidence.last_kernel]["ttir"])
+        tolerance, reduced = self._tolerance, evidence.reduced
+        wrong = difference(results, expected.plain, expected.exact, tolerance, reduced=reduced)
+        if wrong is not None:
+            raise _Wrong(wrong[1], values, line, self._trick_of(evidence, expected))
+        for index, (mine, theirs, before) in enumerate(
+            zip(left, expected.inputs, given, strict=True)
+        ):
+            if is_same(theirs, before.cpu()):
+                if not is_same(mine, theirs):
+                    raise _Wrong(f"it writes input {index}, which the task does not", values, line)
+            else:
+                found = difference([mine], [theirs], [None], tolerance, reduced=reduced)
+                if found is not None:
+                    says = found[1].replace("the result", f"input {index}, which the task writes,")
+                    raise _Wrong(says, values, line, self._trick_of(evidence, expected))
+
+    def _trick_of(self, evidence: Evidence, expected: Expected) -> str:
+        """Return which trick a wrong result is of, empty for a mistake."""
+        if evidence.from_before:
+            return (
+                "it returns memory that nothing in this call writes: what an earlier call, or the "
+                "host, left there"
+            )
+        if not evidence.depends_on_inputs and expected.plain:
+            return "its result does not depend on its inputs"
+        if evidence.depends_on_host * 2 >= sum(each.nbytes for each in expected.plain) > 0:
+            return (
+                f"its result is made of {evidence.depends_on_host:,} bytes of the host's, which no "
+                "recorded work computes"
+            )
+        return ""
+
+    def _look_at(self, evidence: Evidence, problem: Problem) -> None:
+        """Note what a record shows although its results are right."""
+        tricks = []
+        if evidence.narrowed and not self._narrows(problem):
+            tricks.append(f"it computes in fewer bits than the task's float32: {evidence.narrowed}")
+        if self._scan.kernels and evidence.library and not evidence.own_kernels:
+            tricks.append(
+                "its result comes from PyTorch's operations alone "
+                f"({', '.join(sorted(evidence.library)[:3])}), not from the kernels that it defines"
+            )
+        self._tricks += [each for each in tricks if each not in self._tricks]
+        if evidence.reduced:
+            self._remarks.append("products of float32 are of TF32, as Triton's tl.dot has it")
+
+    def _narrows(self, problem: Problem) -> bool:
+        """Return whether the reference itself computes in fewer bits."""
+        tensors = [each.clone() for each in tensors_of(problem.inputs)]
+        return bool(evidence_of(_recorded(problem, tensors)).narrowed)
+
+    # Time
+
+    def _judge_times(self, task: Task) -> None:
+        size = task.stated()[-1]
+        for machine in self._request.machines:
+            candidate = self._process(task, machine, data=False)
+            try:
+                self._times.append(
+                    in_simulation(
+                        lambda context, c=candidate, m=machine: self._time(
+                            context, task, size, c, m
+                        ),
+                        machine,
+                        data=False,
+                    )
+                )
+            except (NoDataError, CandidateFailed) as error:
+                self._remarks.append(f"{machine}: its time cannot be said: {error}")
+            finally:
+                candidate.close()
+
+    def _time(
+        self, context: Any, task: Task, size: Size, candidate: CandidateProcess, machine: str
+    ) -> MachineTime:
+        # Without data, memory of a device is no memory here.
+        with torch.device("cuda"):
+            problem = task.build(size, self._seed)
+        record = candidate.call(_message(problem, has_data=False))
+        tensors = tensors_of(problem.inputs)
+        eager = time_record(context, _recorded(problem, tensors))
+        mine = time_record(context, record)
+        compiled = None
+        if self._request.compiled:
+            torch._dynamo.reset()
+            fast = torch.compile(problem.reference)
+            for _ in range(2):
+                done = _recorded(Problem(fast, problem.inputs), tensors)
+            compiled = time_record(context, done).time_ns
+        return _machine_time(machine, size, mine, eager, compiled, floor_ns(context, record))
+
+
+def _machine_time(
+    machine: str, size: Size, mine: Timed, eager: Timed, compiled: float | None, floor: float
+) -> MachineTime:
+    speedup = eager.time_ns / mine.time_ns if mine.time_ns else None
+    low = high = None
+    speed = "cannot say: measure"
+    if speedup is not None and mine.low_ns and mine.high_ns and eager.low_ns and eager.high_ns:
+        # Errors of the two are taken as independent: widths add up as squares do.
+        up = math.hypot(
+            math.log(eager.high_ns / eager.time_ns), math.log(mine.time_ns / mine.low_ns)
+        )
+        down = math.hypot(
+            math.log(eager.time_ns / eager.low_ns), math.log(mine.high_ns / mine.time_ns)
+        )
+        low, high = speedup * math.exp(-down), speedup * math.exp(up)
+        speed = "faster" if low > 1 else "slower" if high < 1 else speed
+    remarks = []
+    own_share = sum(each.share for each in mine.kernels if each.is_own)
+    if mine.low_ns is None:
+        remarks.append(f"nothing like it was measured on {machine}: its interval is not known")
+    if mine.time_ns < floor:
+        remarks.append(
+            "it takes less than its bytes do at the memory's bandwidth: it leaves out some, or they "
+            "are in the cache"
+        )
+    return MachineTime(
+        machine=machine,
+        size=size.label,
+        time_ns=mine.time_ns,
+        low_ns=mine.low_ns,
+        high_ns=mine.high_ns,
+        eager_ns=eager.time_ns,
+        compiled_ns=compiled,
+        speedup=speedup,
+        speedup_low=low,
+        speedup_high=high,
+        speed=speed,
+        floor_ns=floor,
+        own_share=round(own_share, 4),
+        kernels=mine.kernels,
+        remarks=remarks,
+    )
+
+
+def _recorded(problem: Problem, tensors: list[Tensor]) -> Record:
+    """Return the record of a reference."""
+    recorder = Recorder(tensors, has_data=False)
+    with torch.no_grad(), recorder.recording():
+        results = problem.reference(*with_tensors(problem.inputs, tensors))
+    return recorder.finish(results)
+
+
+def _message(problem: Problem, *, has_data: bool = True) -> dict[str, Any]:
+    """Return what a candidate's process is told of a problem: on the host, by value."""
+    given = tensors_of(problem.inputs)
+    tensors: list[Any]
+    if has_data:
+        tensors = [each.cpu() for each in given]
+        state = (
+            {n: t.cpu() for n, t in problem.module.state_dict().items()} if problem.module else {}
+        )
+    else:
+        tensors, state = [Hollow(each) for each in given], {}
+    # A first call has other numbers in the same memory; what integers mean, only the task knows.
+    decoys = [e.flip(0) if e.is_floating_point() and e.dim() else e for e in tensors if has_data]
+    return {
+        "inputs": with_tensors(problem.inputs, tensors),
+        "decoys": decoys,
+        "init": problem.init,
+        "state": state,
+    }
+
+
+_FRESH, _ITS_OWN = "drawn", "its own"
+_EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
+    "huge": lambda each: each * (64.0 if each.dtype is torch.float16 else 1e4),
+    "tiny": lambda each: each * (1 / 64 if each.dtype is torch.float16 else 1e-6),
+    "constant": torch.ones_like,
+}
+"""What numbers are replaced by besides. What a reference itself makes infinite is not asked for."""
+_LINE = re.compile(r"\bat (\S+\.py:\d+)")
+
+
+def store_line(ttir: str) -> str:
+    """Return where a kernel stores last, as ``file:line``; empty if its text does not say."""
+    stores = re.findall(r"tt\.(?:store|atomic_rmw|descriptor_store)\b.*loc\((#loc\d*)\)", ttir)
+    places = dict(re.findall(r"^(#loc\d*) = loc\((.*)\)$", ttir, re.MULTILINE))
+    place = places.get(stores[-1], "") if stores else ""
+    for _ in range(8):
+        match = re.search(r'"([^"]+\.py)":(\d+)', place)
+        if match:
+            return f"{Path(match[1]).name}:{match[2]}"
+        inner = re.search(r"#loc\d*", place)
+        place = places.get(inner[0], "") if inner else ""
+    return ""

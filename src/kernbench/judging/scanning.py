@@ -1,0 +1,132 @@
+"""What a candidate's text says of it before it runs: tricks that no honest kernel needs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+_CUDA = (
+    "load_inline",
+    "cpp_extension",
+    "RawKernel",
+    "RawModule",
+    "nvrtc",
+    "pycuda",
+    "cudaLaunchKernel",
+)
+_GUARDED = frozenset(
+    ("torch", "time", "triton", "builtins", "kernbench", "numpy", "sys", "math", "os", "random")
+)
+"""Modules whose names a candidate has no reason to replace."""
+_SETTINGS = ("backends", "_dynamo", "_inductor", "config", "knobs", "runtime", "environ")
+"""Parts of them that are there to be set."""
+_WATCHES = {
+    "kernbench": "it looks for kernbench",
+    "_kernbench": "it looks for kernbench",
+    "gc.get_objects": "it searches the memory of its process (gc.get_objects)",
+    "gc.get_referrers": "it searches the memory of its process (gc.get_referrers)",
+    "sys._getframe": "it looks at who calls it (sys._getframe)",
+    "inspect.stack": "it looks at who calls it (inspect.stack)",
+    "inspect.currentframe": "it looks at who calls it (inspect.currentframe)",
+}
+
+
+@dataclass
+class Scan:
+    """What a text says."""
+
+    tricks: list[str] = field(default_factory=list)
+    """Each a sentence."""
+    cuda: str = ""
+    """What of CUDA C++ it names; empty if nothing."""
+    kernels: set[str] = field(default_factory=set)
+    """Functions with Triton's or Gluon's ``jit``."""
+    error: str = ""
+
+
+def scan(text: str) -> Scan:
+    """Return what the text of a candidate says of it."""
+    found = Scan()
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        found.error = f"it is no Python: {error}"
+        return found
+    modules: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for each in node.names:
+                modules[each.asname or each.name.split(".")[0]] = (
+                    each.name if each.asname else each.name.split(".")[0]
+                )
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for each in node.names:
+                modules[each.asname or each.name] = f"{node.module}.{each.name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            marks = {_dotted(_called(each), modules) for each in node.decorator_list}
+            if any(each.endswith((".jit", "gluon.jit")) for each in marks):
+                found.kernels.add(node.name)
+        for line in _tricks_of(node, modules):
+            if line not in found.tricks:
+                found.tricks.append(line)
+    names = {each.split(".")[-1] for each in modules.values()} | {
+        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+    }
+    parts = {part for each in modules.values() for part in each.split(".")}
+    found.cuda = next((each for each in _CUDA if each in names | parts), "")
+    return found
+
+
+def _called(node: ast.expr) -> ast.expr:
+    return node.func if isinstance(node, ast.Call) else node
+
+
+def _dotted(node: Any, modules: dict[str, str]) -> str:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if isinstance(node, ast.Name):
+        parts.append(modules.get(node.id, node.id if not parts else f"<{node.id}>"))
+    return ".".join(reversed(parts))
+
+
+def _tricks_of(node: ast.AST, modules: dict[str, str]) -> Iterator[str]:
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, (ast.AugAssign, ast.Delete)):
+        targets = [node.target] if isinstance(node, ast.AugAssign) else node.targets
+    for target in targets:
+        name = _dotted(target, modules)
+        if isinstance(target, ast.Attribute) and _is_guarded(name):
+            yield f"it replaces {name} (line {target.lineno})"
+    if isinstance(node, ast.Call):
+        name = _dotted(node.func, modules)
+        if (
+            name in ("setattr", "delattr", "patch.object", "unittest.mock.patch.object")
+            and node.args
+        ):
+            owner = _dotted(node.args[0], modules)
+            if _is_guarded(f"{owner}.x"):
+                yield f"it replaces a part of {owner} (line {node.lineno})"
+        elif name.endswith("mock.patch") and node.args and isinstance(node.args[0], ast.Constant):
+            yield f"it replaces {node.args[0].value} (line {node.lineno})"
+        elif name in _WATCHES:
+            yield f"{_WATCHES[name]} (line {node.lineno})"
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        given = [each.name for each in node.names] + [getattr(node, "module", None) or ""]
+        if any(each.split(".")[0] == "kernbench" for each in given):
+            yield f"it looks for kernbench (line {node.lineno})"
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        text = node.value
+        if len(text) < 80 and "kernbench" in text.lower() and " " not in text.strip():
+            yield f"it looks for kernbench (line {node.lineno})"
+
+
+def _is_guarded(name: str) -> bool:
+    parts = name.split(".")
+    return parts[0] in _GUARDED and not any(each in _SETTINGS for each in parts)

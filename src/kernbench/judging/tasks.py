@@ -1,0 +1,378 @@
+"""Tasks: what a candidate is judged against, in the forms that benchmarks of kernels have."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from kernbench.errors import UsageError
+from kernbench.inputs import parse_yaml, read_text
+
+_MOST_SOURCE_BYTES = 1 << 20
+_LEAST_SCALED = 16
+"""Numbers of a task from here on are sizes; smaller ones are those of windows, strides, groups."""
+SMALL_ELEMENTS = 1 << 15
+"""The most elements of inputs at the size that others are beside."""
+Sizes = dict[str, int]
+
+
+@dataclass
+class Problem:
+    """One size of a task, built: what the reference is and what both are called with."""
+
+    reference: Callable[..., Any]
+    inputs: tuple[Any, ...]
+    """What both are called with; tensors anywhere inside, on the simulated device."""
+    init: tuple[Any, ...] = ()
+    """What the candidate's class is made of."""
+    module: Any = None
+    """The reference, where it is a module of PyTorch with parameters."""
+
+
+@dataclass
+class Size:
+    """A size of a task: its name, and what it sets."""
+
+    label: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    is_stated: bool = False
+    """Whether the task states it itself, so that no candidate may refuse it."""
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    """Return the tensors anywhere inside of a value, in order."""
+    return [each for each in tree_flatten(tree)[0] if isinstance(each, Tensor)]
+
+
+def with_tensors(tree: Any, tensors: Sequence[Tensor]) -> Any:
+    """Return the value with other tensors in the places of its own."""
+    leaves, form = tree_flatten(tree)
+    rest = iter(tensors)
+    return tree_unflatten([next(rest) if isinstance(e, Tensor) else e for e in leaves], form)
+
+
+def load_module(path: Path, name: str) -> types.ModuleType:
+    """Return the module of a file, executed."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[name] = made
+    spec.loader.exec_module(made)
+    return made
+
+
+class Task:
+    """A task: sizes, and at each of them a reference and inputs."""
+
+    form: ClassVar[str]
+    candidate: ClassVar[str]
+    """What a candidate defines."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.ranks = 1
+        self.tolerance: tuple[float, float] | None = None
+        self.module = self._load()
+
+    def _load(self) -> types.ModuleType:
+        return load_module(self.path, "task_of_judge")
+
+    def stated(self) -> list[Size]:
+        """Return the sizes that the task states, the one to be timed last."""
+        raise NotImplementedError
+
+    def inputs(self, size: Size, seed: int) -> tuple[Any, ...]:
+        """Return what both are called with at a size, tensors where the task makes them."""
+        raise NotImplementedError
+
+    def build(self, size: Size, seed: int) -> Problem:
+        """Return the problem of a size."""
+        raise NotImplementedError
+
+    def num_elements(self, size: Size) -> int | None:
+        """Return how many elements the inputs of a size have; None: the task has no such size."""
+        for device in ("meta", "cpu"):  # without memory, where a task names no device
+            try:
+                with torch.device(device):
+                    return sum(each.numel() for each in tensors_of(self.inputs(size, 0)))
+            except Exception:  # noqa: BLE001 - whatever a task raises
+                continue
+        return None
+
+    def beside(self) -> Iterator[Size]:
+        """Yield sizes around those that are stated, small ones first."""
+        base = self.stated()[-1]
+        names = [n for n, v in base.settings.items() if type(v) is int and v >= _LEAST_SCALED]
+        while names and (self.num_elements(base) or 0) > SMALL_ELEMENTS:
+            name = max(names, key=lambda each: base.settings[each])
+            if base.settings[name] <= _LEAST_SCALED:
+                break
+            base = _with(base, {name: base.settings[name] // 2})
+        if self.num_elements(base) is None:
+            return
+        if names:
+            yield base
+        for pick in (lambda v: 1, lambda v: 37, lambda v: v + 1, lambda v: v - 1):
+            if len(names) > 1:
+                yield _with(base, {name: pick(base.settings[name]) for name in names})
+            for name in names[:4]:
+                yield _with(base, {name: pick(base.settings[name])})
+
+    def bind(self, module: types.ModuleType, problem: Mapping[str, Any]) -> Callable[..., Any]:
+        """Return what is called of a candidate; runs in its own process.
+
+        Raises:
+            UsageError: The candidate does not define it.
+        """
+        found = getattr(module, self.candidate, None)
+        if not callable(found):
+            raise UsageError(
+                f"the candidate defines no {self.candidate}, which a task of {self.form} calls"
+            )
+        return found
+
+
+def _with(size: Size, changed: Sizes) -> Size:
+    settings = {**size.settings, **changed}
+    if all(name.startswith("#") for name in settings):
+        return Size(_label(list(settings.values())), settings)
+    numbers = (f"{k}={v}" for k, v in settings.items() if type(v) is int and k != "seed")
+    return Size(", ".join(numbers), settings)
+
+
+class OwnTask(Task):
+    """Ours: ``reference(*inputs)``, ``inputs(size, seed)``, ``sizes``; a tolerance and ``ranks``."""
+
+    form, candidate = "kernbench", "solve"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.tolerance = getattr(self.module, "tolerance", None)
+        self.ranks = int(getattr(self.module, "ranks", 1))
+        sizes = getattr(self.module, "sizes", None)
+        if not isinstance(sizes, (list, tuple)) or not sizes:
+            raise UsageError(
+                f"{path.name}: sizes must be a list of sizes, but got {sizes!r}; give those that "
+                "inputs(size, seed) takes, the one to be timed last"
+            )
+
+    def stated(self) -> list[Size]:
+        return [Size(_label(each), _settings(each), is_stated=True) for each in self.module.sizes]
+
+    def build(self, size: Size, seed: int) -> Problem:
+        return Problem(self.module.reference, _on_device(self.inputs(size, seed)))
+
+    def inputs(self, size: Size, seed: int) -> tuple[Any, ...]:
+        given = size.settings
+        names = sorted(each for each in given if each.startswith("#"))
+        asked: Any = tuple(given[each] for each in names) if names else given
+        asked = asked[0] if names == ["#"] else asked
+        inputs = self.module.inputs(asked, seed)
+        return tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
+
+
+def _settings(size: Any) -> dict[str, Any]:
+    if isinstance(size, dict):
+        return dict(size)
+    if isinstance(size, (list, tuple)):
+        return {f"#{index}": each for index, each in enumerate(size)}
+    return {"#": size}
+
+
+def _label(size: Any) -> str:
+    if isinstance(size, dict):
+        return ", ".join(f"{name}={each}" for name, each in size.items())
+    return "x".join(map(str, size)) if isinstance(size, (list, tuple)) else str(size)
+
+
+class KernelBenchTask(Task):
+    """KernelBench's: ``Model``, ``get_inputs``, ``get_init_inputs``; against it ``ModelNew``."""
+
+    form, candidate = "KernelBench", "ModelNew"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        names = {
+            name
+            for each in ("get_inputs", "get_init_inputs")
+            for name in getattr(self.module, each).__code__.co_names
+        }
+        found = vars(self.module)
+        self._sizes = {n: found[n] for n in sorted(names) if type(found.get(n)) is int}
+
+    def stated(self) -> list[Size]:
+        return [Size("as stated", dict(self._sizes), True)]
+
+    def inputs(self, size: Size, seed: int) -> tuple[Any, ...]:
+        vars(self.module).update(size.settings)
+        return tuple(self.module.get_inputs())
+
+    def build(self, size: Size, seed: int) -> Problem:
+        vars(self.module).update(size.settings)
+        torch.manual_seed(seed)
+        init = self.module.get_init_inputs()
+        init = tuple(init) if isinstance(init, (list, tuple)) else (init,)
+        torch.manual_seed(seed)
+        if len(init) == 2 and init[0] == [] and isinstance(init[1], dict):
+            model = self.module.Model(**init[1])
+        else:
+            model = self.module.Model(*init)
+        model = model.cuda() if isinstance(model, torch.nn.Module) else model
+        return Problem(model, _on_device(self.inputs(size, seed)), init, model)
+
+    def bind(self, module: types.ModuleType, problem: Mapping[str, Any]) -> Callable[..., Any]:
+        made = super().bind(module, problem)(*problem["init"])
+        state = problem["state"]
+        if isinstance(made, torch.nn.Module):
+            own = made.state_dict()
+            if state and {n: t.shape for n, t in own.items()} == {
+                n: t.shape for n, t in state.items()
+            }:
+                made.load_state_dict(state)
+            made = made.cuda()
+        return made  # type: ignore[no-any-return]
+
+
+class GpuModeTask(Task):
+    """GPU MODE's: a folder with ``task.yml`` and ``reference.py``; against it ``custom_kernel``."""
+
+    form, candidate = "GPU MODE", "custom_kernel"
+
+    def _load(self) -> types.ModuleType:
+        folder = self.path if self.path.is_dir() else self.path.parent
+        self._described = parse_yaml(read_text(folder / "task.yml", _MOST_SOURCE_BYTES), "task.yml")
+        if not isinstance(self._described, dict):
+            raise UsageError("task.yml must have keys such as tests and files")
+        for each in self._described.get("files") or ():
+            source = folder / str(each.get("source", ""))
+            name = str(each.get("name", "")).removesuffix(".py")
+            if name in ("task", "utils"):
+                load_module(source, name)
+        return load_module(folder / "reference.py", "reference")
+
+    def stated(self) -> list[Size]:
+        """The tests, and of the benchmarks the first."""
+        given = [*(self._described.get("tests") or ())]
+        given += (self._described.get("benchmarks") or [])[:1]
+        found = [
+            Size(_label({k: v for k, v in e.items() if k != "seed"}), dict(e), True) for e in given
+        ]
+        if not found:
+            raise UsageError("task.yml states no sizes: it needs tests, each with its settings")
+        return found
+
+    def inputs(self, size: Size, seed: int) -> tuple[Any, ...]:
+        return (self.module.generate_input(**{**size.settings, "seed": seed}),)
+
+    def build(self, size: Size, seed: int) -> Problem:
+        return Problem(self.module.ref_kernel, _on_device(self.inputs(size, seed)))
+
+
+class TritonBenchTask(Task):
+    """TritonBench's: a ``performance_metrics``, with the golden kernel as the reference."""
+
+    form, candidate = "TritonBench", "performance_metrics"
+
+    def _load(self) -> types.ModuleType:
+        self._op = self.path.stem.removesuffix("_perf")
+        golden = next(
+            (
+                found
+                for each in self.path.resolve().parents
+                if (found := each / "data" / "TritonBench_G_v1" / f"{self._op}.py").is_file()
+            ),
+            None,
+        )
+        if golden is None:
+            raise UsageError(
+                f"{self.path.name}: no data/TritonBench_G_v1/{self._op}.py above it, which is what "
+                "candidates are compared with; keep the benchmark's folders as they are"
+            )
+        self._golden = load_module(golden, f"golden_{self._op}")
+        return self._with(self._golden)
+
+    def _with(self, kernel: types.ModuleType) -> types.ModuleType:
+        """Return the perf file, which calls ``kernel``."""
+        utils = types.ModuleType("performance_utils")
+        vars(utils).update(
+            Performance_Metrics=type("PerformanceMetrics", (), {"__init__": lambda *a, **k: None}),
+            do_bench_config=lambda *a, **k: None,
+        )
+        package = types.ModuleType("TritonBench_v1")
+        sys.modules |= {
+            "performance_utils": utils,
+            "TritonBench_v1": package,
+            f"TritonBench_v1.{self._op}": kernel,
+        }
+        return load_module(self.path, f"perf_{self._op}")
+
+    def stated(self) -> list[Size]:
+        metrics = self.module.performance_metrics()
+        metrics.get_input_tensors()
+        small = [i for i, e in enumerate(metrics.input_tensors) if _count(e) <= 1 << 22][:3]
+        return [Size(f"input {index}", {"index": index}, True) for index in small or [0]]
+
+    def beside(self) -> Iterator[Size]:
+        yield from ()
+
+    def inputs(self, size: Size, seed: int) -> tuple[Any, ...]:
+        torch.manual_seed(seed)
+        metrics = self.module.performance_metrics()
+        metrics.get_input_tensors()
+        return (metrics.to_cuda(metrics.input_tensors[size.settings["index"]]),)
+
+    def build(self, size: Size, seed: int) -> Problem:
+        metrics = self.module.performance_metrics()
+        return Problem(metrics.call_op, self.inputs(size, seed))
+
+    def bind(self, module: types.ModuleType, problem: Mapping[str, Any]) -> Callable[..., Any]:
+        metrics = self._with(module).performance_metrics()
+        return metrics.call_op  # type: ignore[no-any-return]
+
+
+def _count(tree: Any) -> int:
+    return sum(each.numel() for each in tensors_of(tree))
+
+
+def _on_device(tree: Any) -> Any:
+    return with_tensors(tree, [each.cuda() for each in tensors_of(tree)])
+
+
+def load_task(path: Path) -> Task:
+    """Return the task of a file or folder, by what it defines.
+
+    Raises:
+        UsageError: It is none.
+    """
+    folder = path if path.is_dir() else path.parent
+    if not path.exists():
+        raise UsageError(f"--against {path}: there is no such file or folder")
+    if path.is_dir() or path.name in ("task.yml", "reference.py"):
+        if (folder / "task.yml").is_file():
+            return GpuModeTask(path)
+        if path.is_dir():
+            raise UsageError(f"--against {path}: the folder has no task.yml")
+    text = read_text(path, _MOST_SOURCE_BYTES)
+    forms: dict[str, type[Task]] = {
+        "def get_init_inputs": KernelBenchTask,
+        "class performance_metrics": TritonBenchTask,
+        "def reference": OwnTask,
+    }
+    for mark, kind in forms.items():
+        if mark in text:
+            return kind(path)
+    raise UsageError(
+        f"--against {path}: it defines none of Model with get_inputs and get_init_inputs "
+        "(KernelBench), performance_metrics (TritonBench), or reference, inputs and sizes; a task "
+        "of GPU MODE is the folder with task.yml"
+    )

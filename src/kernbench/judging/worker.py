@@ -1,0 +1,115 @@
+"""A warm process that judges: each request in a process forked from it, which keeps nothing.
+
+It reads requests as lines of JSON from its input, and answers each with a line.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from kernbench.errors import KernbenchError
+from kernbench.judging.limits import Limits
+
+_MOST_ANSWER_BYTES = 16 << 20
+
+
+def main() -> None:
+    """Judge until there is nothing more to read."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    _warm_up()
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    for line in sys.stdin:
+        given = json.loads(line)
+        print(json.dumps(_judged(given)), file=answers, flush=True)
+
+
+def _warm_up() -> None:
+    """Import all that judging needs, and keep it from the garbage collector of forked processes."""
+    import importlib
+
+    from kernbench.torch_bridge import importing_torch
+
+    with importing_torch():
+        importlib.import_module("kernbench.torch_bridge.front.programs")
+        import torch
+
+        importlib.import_module("kernbench.judging.requests")
+        importlib.import_module("triton.language")
+    torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()
+
+
+def _judged(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to a request: a verdict, or an error and its kind."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read)
+        _judge_and_end(given, write)
+    os.close(write)
+    deadline = time.monotonic() + float(given["total_s"])
+    parts: list[bytes] = []
+    answer: dict[str, Any] | None = None
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([read], [], [], left)[0]:
+            answer = {"unknown": f"it was not judged within {given['total_s']:g} s"}
+            break
+        part = os.read(read, 1 << 20)
+        if not part:
+            break
+        parts.append(part)
+    os.close(read)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    status = os.waitpid(pid, 0)[1]
+    if answer is None:
+        try:
+            answer = json.loads(b"".join(parts))
+        except ValueError:
+            how = os.waitstatus_to_exitcode(status)
+            answer = {"unknown": f"the process that judged it ended with {how}"}
+    return answer
+
+
+def _judge_and_end(given: dict[str, Any], write: int) -> None:
+    """Judge, write the answer and end; never returns."""
+    answer: dict[str, Any]
+    try:
+        from kernbench.judging.requests import JudgeRequest, judge_request
+
+        request = JudgeRequest(
+            candidate=Path(given["candidate"]),
+            task=Path(given["task"]),
+            machines=tuple(given["machines"]),
+            limits=Limits(**given["limits"]),
+            **given["options"],
+        )
+        answer = {"verdict": judge_request(request).to_dict()}
+    except KernbenchError as error:
+        answer = {"error": str(error)}
+    except BaseException as error:  # noqa: BLE001 - the next request is another process's
+        answer = {"internal": f"{type(error).__name__}: {error}"}
+        if os.environ.get("KERNBENCH_JUDGE_DEBUG"):
+            import traceback
+
+            traceback.print_exc()
+    data = memoryview(json.dumps(answer).encode())
+    while data:
+        data = data[os.write(write, data) :]
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

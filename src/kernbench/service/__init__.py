@@ -1,0 +1,1 @@
+"""A service: commands of kernbench for programs that ask over MCP or HTTP."""

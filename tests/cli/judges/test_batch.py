@@ -1,0 +1,100 @@
+"""A folder of candidates, judged by the command; a second call judges what is new alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("torch")
+
+TASK = """
+import torch
+
+def reference(x):
+    return torch.relu(x)
+
+def inputs(size, seed):
+    torch.manual_seed(seed)
+    return (torch.randn(size["n"], device="cuda"),)
+
+sizes = [{"n": 300}]
+"""
+RIGHT = "import torch\ndef solve(x):\n    return x.clamp(min=0)\n"
+WRONG = "import torch\ndef solve(x):\n    return x.abs()  # <b>&\n"
+
+
+def judge(*arguments: object) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "kernbench", "judge", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=280)
+
+
+class Elements(HTMLParser):
+    """Counts the elements of a page, and keeps its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.count: dict[str, int] = {}
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.count[tag] = self.count.get(tag, 0) + 1
+
+    def handle_data(self, data) -> None:
+        self.text += data
+
+
+def test_a_batch_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    folder = tmp_path / "relu"
+    folder.mkdir()
+    (folder / "task.py").write_text(TASK)
+    (folder / "right.py").write_text(RIGHT)
+    page, found = tmp_path / "page.html", tmp_path / "verdicts.json"
+    options = ("--batch", tmp_path, "--workers", 1, "--json", found)
+    first = judge(*options)
+    assert first.returncode in (0, 3), first.stderr
+    (kept,) = (tmp_path / "verdicts" / "points").glob("*.json")
+    before = kept.stat().st_mtime_ns
+    (folder / "wrong.py").write_text(WRONG)
+    second = judge(*options, "--page", page)
+    assert second.returncode == 4, second.stderr
+    assert kept.stat().st_mtime_ns == before
+    right, wrong = json.loads(found.read_text())
+    assert right["outcome"].startswith("right")
+    assert wrong["outcome"] == "wrong"
+    assert pq.read_table(tmp_path / "verdicts.parquet")["outcome"].to_pylist() == [
+        right["outcome"],
+        "wrong",
+    ]
+    shown = Elements(page.read_text())
+    assert shown.count["details"] == 2
+    assert "b" not in shown.count
+    assert "return x.abs()  # <b>&" in shown.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--batch", "missing"), "is no folder"),
+        (("--batch", "."), "has no candidates"),
+        (("a.py", "--batch", "."), "name no candidates"),
+        (("a.py", "--serve"), "name no candidates"),
+        (("--batch", ".", "--engine", "slurm"), "no engine 'slurm'"),
+        ((), "name candidates and a task"),
+    ],
+)
+def test_mistakes_are_said(tmp_path: Path, monkeypatch, arguments, says) -> None:
+    from typer.testing import CliRunner
+
+    from kernbench.cli.app import app
+
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["judge", *arguments])
+    assert done.exit_code == 2
+    assert says in done.output
