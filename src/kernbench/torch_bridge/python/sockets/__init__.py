@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.python.sockets import polling, sockets
+from kernbench.torch_bridge.python.sockets import polling, sockets, zmq_backend
 from kernbench.torch_bridge.python.sockets.channels import Wake
 from kernbench.torch_bridge.python.sockets.endpoints import Network
 from kernbench.torch_bridge.python.sockets.polling import WaitingSelector
@@ -21,6 +21,9 @@ IN_C = (
     polling.WaitingPoll,
     polling.WaitingEpoll,
     select,
+    zmq_backend.ZmqSocket,
+    zmq_backend.ZmqContext,
+    zmq_backend.ZmqFrame,
 )
 """Classes and modules in place of C++, whose calls are none of Python."""
 
@@ -30,3 +33,4 @@ def install(patches: Patches, session: Any, address_of: Callable[[int], str]) ->
     session.network = Network(session, address_of)
     polling.install(patches)
     sockets.install(patches)
+    zmq_backend.install(patches)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kernbench.hardware import PS_PER_US, HostSpec, ceil_ps
 from kernbench.torch_bridge.processes.process import Process, current
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 _Found = TypeVar("_Found")
 _PS_PER_S = 10**12
 _BYTES_PER_US_OF_GBPS = 1000
+
+
+class Watcher(Protocol):
+    """Somebody who looks again when something has changed."""
+
+    def wake(self) -> None:
+        """Look again."""
 
 
 class Wake(WaitingLock):
@@ -38,7 +46,7 @@ class Watched:
     """Something whose state threads wait for."""
 
     def __init__(self) -> None:
-        self.watchers: list[Wake] = []
+        self.watchers: list[Watcher] = []
 
     def changed(self) -> None:
         """Resume whoever waits for it, in the order in which they began to."""
@@ -117,7 +125,7 @@ class Channel(Watched):
     ``capacity`` units (bytes, or messages) may be unread.
     """
 
-    def __init__(self, simulation: Simulation, wire: Wire, capacity: float) -> None:
+    def __init__(self, simulation: Simulation, wire: Wire | None, capacity: float) -> None:
         super().__init__()
         self._simulation = simulation
         self._wire = wire
@@ -130,6 +138,15 @@ class Channel(Watched):
         self.is_ended = False
         """Whether the end of what was sent has arrived."""
         self.has_reader = True
+        self._held: list[Callable[[int], None]] = []
+        """What was sent before there was another end."""
+
+    def connect(self, wire: Wire) -> None:
+        """Let what was sent so far, and what will be, take its way to the other end."""
+        self._wire = wire
+        held, self._held = self._held, []
+        for each in held:
+            each(self._simulation.now_ps)
 
     @property
     def space(self) -> float:
@@ -139,12 +156,20 @@ class Channel(Watched):
     def send(self, item: Any, size_bytes: int, units: int, now_ps: int) -> None:
         """Send an item; the caller knows that there is space."""
         self.unread += units
+        self._hand_over(item, size_bytes, now_ps)
+
+    def _hand_over(self, item: Any, size_bytes: int, now_ps: int) -> None:
+        if self._wire is None:
+            self._held.append(partial(self._hand_over, item, size_bytes))
+            return
         busy_ps = self._wire.transfer_ps(size_bytes)
         self._free_ps = max(now_ps, self._free_ps) + busy_ps
         self._at_other_end(lambda: self.items.append(item))
 
     def end(self, now_ps: int, then: Callable[[], object] = lambda: None) -> None:
         """Send the end, after which nothing comes."""
+        if self._wire is None:
+            return
         self._free_ps = max(now_ps, self._free_ps)
 
         def ended() -> None:
@@ -163,6 +188,7 @@ class Channel(Watched):
             arrived()
             self.changed()
 
+        assert self._wire is not None
         self._simulation.call_at(self._free_ps + self._wire.latency_ps, arrive)
 
 

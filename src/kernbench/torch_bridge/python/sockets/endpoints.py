@@ -8,10 +8,11 @@ import select
 import socket
 from collections import deque
 from contextlib import suppress
+from fractions import Fraction
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from kernbench.hardware import ceil_ps
+from kernbench.hardware import HostSpec, ceil_ps
 from kernbench.torch_bridge.processes.process import Process, current
 from kernbench.torch_bridge.python.sockets.channels import Channel, Watched, Wire, host_spec
 
@@ -67,6 +68,8 @@ class Endpoint(Watched):
         """The pending error of a connection, by its number."""
         self.reads, self.writes = True, True
         """Whether each direction has not been shut down."""
+        self.owner: Any = None
+        """The socket of ZeroMQ whose address it is."""
         self.real_fd: int | None = None
         """The real socket in its place, once it reaches outside of the run."""
 
@@ -221,8 +224,10 @@ class Network:
         """Sockets by node, kind and port, or by the file of a Unix socket."""
         self._ports = count(_FIRST_PORT)
         self.fds = count(_FIRST_FD)
-        self.of_contexts: dict[Any, Any] = {}
-        """What ZeroMQ's sockets are bound to."""
+        self.waiting: list[Any] = []
+        """Addresses to which ZeroMQ's sockets connect once somebody is bound to them."""
+        self.no_wire = Wire(Fraction(0), HostSpec(cpu="none"))
+        """Between threads of one process."""
         self.outside: dict[str, None] = session.reached
 
     def wire(self, one: Endpoint, other: Endpoint) -> Wire:

@@ -221,7 +221,7 @@ class SimulatedSocket(socket.socket):
                 # The file is real, and so are errors of its path.
                 real.bind(address)
                 end.name = real.getsockname()
-            end.network.bind_key(end, _file_key(end, end.name))
+            end.network.bind_key(end, file_key(end, end.name))
             return
         host, port, *rest = self._resolved(end, address)
         if end.network.node_of(host, end.process) != end.process.node:
@@ -357,7 +357,7 @@ class SimulatedSocket(socket.socket):
         return error
 
     def _connect_file(self, end: Endpoint, address: Any, now_ps: int) -> int:
-        users = end.network.users_of(_file_key(end, address))
+        users = end.network.users_of(file_key(end, address))
         found = next((each for each in users if each.pending is not None), None)
         if not end.is_stream and users:
             end.peer, end.peer_name = users[0], users[0].name
@@ -539,7 +539,7 @@ class SimulatedSocket(socket.socket):
         if end.outgoing is not None:
             found = end.peer
         elif end.family == socket.AF_UNIX:
-            found = next(iter(end.network.users_of(_file_key(end, address))), None)
+            found = next(iter(end.network.users_of(file_key(end, address))), None)
         else:
             host, port, *_ = self._resolved(end, address)
             node = end.network.node_of(host, end.process)
@@ -615,7 +615,7 @@ def _loopback(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
-def _file_key(end: Endpoint, path: Any) -> Any:
+def file_key(end: Endpoint, path: Any) -> Any:
     """Return under what a Unix socket is found: its file, or its abstract name."""
     name = os.fsencode(path)
     if not name or name[0] == 0:
