@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -12,13 +13,11 @@ from kernbench.torch_bridge.processes.process import Process, current
 from kernbench.torch_bridge.python.locks import WaitingLock
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     from kernbench.clock import Simulation
 
 _Found = TypeVar("_Found")
 _PS_PER_S = 10**12
-_BYTES_PER_US_OF_GBPS = 1000
+_PS_PER_BYTE_AT_1_GBPS = 1000
 
 
 class Watcher(Protocol):
@@ -107,15 +106,22 @@ def wait_until(
 
 
 class Wire:
-    """How long what is sent takes from one process to another."""
+    """How long what is sent takes from one process to another; by default no time."""
 
-    def __init__(self, latency_us: Fraction, spec: HostSpec, extra_ps: int = 0) -> None:
-        self.latency_ps = ceil_ps(latency_us * spec.slowdown * PS_PER_US) + extra_ps
-        self._rate = spec.socket_gbps * _BYTES_PER_US_OF_GBPS / spec.slowdown
+    def __init__(
+        self, latency_us: Fraction = Fraction(0), spec: HostSpec | None = None, extra_ps: int = 0
+    ) -> None:
+        slowdown = Fraction(1) if spec is None else spec.slowdown
+        self.own_ps = ceil_ps(latency_us * slowdown * PS_PER_US)
+        """What of the latency passes on the hosts."""
+        self.latency_ps = self.own_ps + extra_ps
+        self._byte_ps = Fraction(0)
+        if spec is not None:
+            self._byte_ps = slowdown * _PS_PER_BYTE_AT_1_GBPS / spec.socket_gbps
 
     def transfer_ps(self, size_bytes: int) -> int:
         """Return for how long so many bytes keep a connection busy."""
-        return ceil_ps(size_bytes * PS_PER_US / self._rate)
+        return ceil_ps(size_bytes * self._byte_ps)
 
 
 class Channel(Watched):
@@ -166,6 +172,15 @@ class Channel(Watched):
         self._free_ps = max(now_ps, self._free_ps) + busy_ps
         self._at_other_end(lambda: self.items.append(item))
 
+    def occupy_sender(self, now_ps: int) -> None:
+        """Let the calling process take the time of what it has sent, as far as that is its own.
+
+        On one host the kernel brings a message to its receiver within the sender's call.
+        """
+        assert self._wire is not None
+        taken_ps = self._free_ps + self._wire.own_ps - now_ps
+        current().host.work("socket.send", taken_ps)
+
     def end(self, now_ps: int, then: Callable[[], object] = lambda: None) -> None:
         """Send the end, after which nothing comes."""
         if self._wire is None:
@@ -189,7 +204,11 @@ class Channel(Watched):
             self.changed()
 
         assert self._wire is not None
-        self._simulation.call_at(self._free_ps + self._wire.latency_ps, arrive)
+        at_ps = self._free_ps + self._wire.latency_ps
+        if at_ps <= self._simulation.now_ps:
+            arrive()
+        else:
+            self._simulation.call_at(at_ps, arrive)
 
 
 def host_spec(process: Process) -> HostSpec:

@@ -8,11 +8,10 @@ import select
 import socket
 from collections import deque
 from contextlib import suppress
-from fractions import Fraction
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from kernbench.hardware import HostSpec, ceil_ps
+from kernbench.hardware import ceil_ps
 from kernbench.torch_bridge.processes.process import Process, current
 from kernbench.torch_bridge.python.sockets.channels import Channel, Watched, Wire, host_spec
 
@@ -135,6 +134,7 @@ class Endpoint(Watched):
         for start in range(0, size, _SEGMENT_BYTES):
             part = bytes(data[start : min(start + _SEGMENT_BYTES, size)])
             self.outgoing.send(part, len(part), len(part), now_ps)
+        self.outgoing.occupy_sender(now_ps)
         if not self.outgoing.has_reader and self.peer is not None:
             self.peer.reset(now_ps + self.network.wire(self, self.peer).latency_ps)
         return size
@@ -196,6 +196,7 @@ class Endpoint(Watched):
         if self.is_stream and incoming is not None:
             incoming.has_reader = False
             if incoming.unread and not self.error:
+                self.writes = False
                 self.reset(now_ps)
             self.shut(True, True, now_ps)
             if self.family == socket.AF_UNIX and self.peer is not None:
@@ -226,7 +227,7 @@ class Network:
         self.fds = count(_FIRST_FD)
         self.waiting: list[Any] = []
         """Addresses to which ZeroMQ's sockets connect once somebody is bound to them."""
-        self.no_wire = Wire(Fraction(0), HostSpec(cpu="none"))
+        self.no_wire = Wire()
         """Between threads of one process."""
         self.outside: dict[str, None] = session.reached
 

@@ -558,6 +558,7 @@ class SimulatedSocket(socket.socket):
             # Like real ones, datagrams are lost where there is no space.
             if incoming.space >= len(data):
                 incoming.send((bytes(data), end.name), len(data), len(data), now_ps)
+                incoming.occupy_sender(now_ps)
         elif end.family == socket.AF_UNIX:
             raise refusal(errno.ECONNREFUSED)
         return len(data)

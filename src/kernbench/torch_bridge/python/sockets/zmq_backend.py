@@ -32,6 +32,7 @@ _MOST_PATH = 107
 _WORDS = {
     EFSM: "Operation cannot be accomplished in current state",
     ETERM: "Context was terminated",
+    errno.EHOSTUNREACH: "Host unreachable",
 }
 _OWN_PART = "zmq.backend.cython"
 _shadowed: WeakValueDictionary[int, Any] = WeakValueDictionary()

@@ -34,6 +34,7 @@ NAMES = "PAIR PUB SUB REQ REP DEALER ROUTER PULL PUSH XPUB XSUB STREAM".split()
 NOBLOCK, SNDMORE = 1, 2
 EFSM, ETERM = 156384763, 156384765
 Message = list[bytes]
+_NO_LIMIT = float("inf")
 _SENDS_TO_ONE = frozenset({PAIR, REQ, DEALER, PUSH})
 _PUBLISHES = frozenset({PUB, XPUB})
 _SUBSCRIBES = frozenset({SUB, XSUB})
@@ -315,7 +316,7 @@ class ZmqCore(Watched):
         return None if found is None else found.owner
 
     def _channel(self, wire: Any) -> Channel:
-        return Channel(self.network.simulation, wire, _most(self.options[Option.SNDHWM], 0))
+        return Channel(self.network.simulation, wire, self.options[Option.SNDHWM] or _NO_LIMIT)
 
     def _wire(self, other: ZmqCore, connector: Connector) -> Any:
         end = connector.end
@@ -581,7 +582,7 @@ class ZmqContextCore(Watched):
 
 def _most(sends: int, receives: int) -> float:
     """Return how many messages both queues of a connection hold; 0 is no limit."""
-    return sends + receives if sends and receives else float("inf")
+    return sends + receives if sends and receives else _NO_LIMIT
 
 
 def _tell(pipe: Pipe, topic: bytes, is_new: bool, now_ps: int) -> None:
