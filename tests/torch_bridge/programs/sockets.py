@@ -4,7 +4,6 @@ import asyncio
 import errno
 import http.server
 import json
-import os
 import select
 import selectors
 import socket
@@ -14,6 +13,7 @@ import tempfile
 import threading
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 
 def in_thread(function, *args):
@@ -93,7 +93,7 @@ def unix_socket():
                 found = client.recv(4), client.recv(100, socket.MSG_PEEK), client.recv(100)
             thread.join()
         gone = failure(socket.socket(socket.AF_UNIX).connect, path)
-        os.unlink(path)
+        Path(path).unlink()
         missing = failure(socket.socket(socket.AF_UNIX).connect, path)
     return again, [each.decode() for each in found], gone, missing
 
@@ -303,7 +303,10 @@ class _Upper(socketserver.StreamRequestHandler):
 def socket_server():
     with socketserver.ThreadingTCPServer(("localhost", 0), _Upper) as server:
         thread = in_thread(server.serve_forever)
-        with socket.create_connection(server.server_address) as client, client.makefile("rw") as file:
+        with (
+            socket.create_connection(server.server_address) as client,
+            client.makefile("rw") as file,
+        ):
             file.write("one\ntwo\n")
             file.flush()
             found = file.readline(), file.readline()
@@ -382,5 +385,4 @@ CASES = (
 
 if __name__ == "__main__":
     results = {each.__name__: each() for each in only(sys.argv[2] if sys.argv[2:] else None)}
-    with open(sys.argv[1], "w") as file:
-        json.dump(results, file)
+    Path(sys.argv[1]).write_text(json.dumps(results))

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
 
 import zmq
 import zmq.asyncio
@@ -281,5 +282,4 @@ CASES = (
 if __name__ == "__main__":
     chosen = [each for each in CASES if sys.argv[2:] in ([], [each.__name__])]
     results = {each.__name__: each() for each in chosen}
-    with open(sys.argv[1], "w") as file:
-        json.dump(results, file)
+    Path(sys.argv[1]).write_text(json.dumps(results))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import asyncio.base_events
 import asyncio.selector_events
 import asyncio.unix_events
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.process import HERE
 from kernbench.torch_bridge.python.rank_threads import starting
-from kernbench.torch_bridge.python.sockets import Wake, WaitingSelector
+from kernbench.torch_bridge.python.sockets import WaitingSelector, Wake
 
 _Loop = asyncio.selector_events.BaseSelectorEventLoop
 _init: Any = _Loop.__init__
@@ -71,6 +73,22 @@ def install(patches: Patches, clock: Callable[[], float]) -> None:
     for name in ("ThreadedChildWatcher", "_ThreadedChildWatcher"):
         if watcher := getattr(asyncio.unix_events, name, None):
             _install_watcher(patches, watcher)
+
+
+IN_C = "uvloop"
+"""A package of loops in C, which would wait in the operating system."""
+
+
+def patch_loops_in_c(module: ModuleType, patches: Patches) -> None:
+    """Let programs that ask for loops in C have those of asyncio."""
+    instead = {
+        "new_event_loop": asyncio.SelectorEventLoop,
+        "Loop": asyncio.SelectorEventLoop,
+        "run": asyncio.run,
+        "install": lambda: None,
+        "EventLoopPolicy": asyncio.DefaultEventLoopPolicy,
+    }
+    patches.set_all(module, {name: made for name, made in instead.items() if hasattr(module, name)})
 
 
 def _install_watcher(patches: Patches, watcher: Any) -> None:

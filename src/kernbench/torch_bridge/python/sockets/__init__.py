@@ -13,7 +13,7 @@ from kernbench.torch_bridge.python.sockets.endpoints import Network
 from kernbench.torch_bridge.python.sockets.polling import WaitingSelector
 from kernbench.torch_bridge.python.sockets.sockets import SimulatedSocket, close_all
 
-__all__ = ["IN_C", "SimulatedSocket", "Wake", "WaitingSelector", "close_all", "install"]
+__all__ = ["IN_C", "SimulatedSocket", "WaitingSelector", "Wake", "close_all", "install"]
 
 IN_C = (
     SimulatedSocket,

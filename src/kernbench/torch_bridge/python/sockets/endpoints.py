@@ -79,6 +79,8 @@ class Endpoint(Watched):
     def describe(self) -> str:
         """Return what errors call it."""
         kind = "Unix socket" if self.family == socket.AF_UNIX else "socket"
+        if self.peer is not None and not self.name and not self.peer.name:
+            return "a socket of socketpair()"
         own, other = shown(self.name), shown(self.peer_name)
         if self.pending is not None:
             return f"a {kind} that listens at {own}"
@@ -224,12 +226,19 @@ class Network:
         self._bound: dict[Any, list[Endpoint]] = {}
         """Sockets by node, kind and port, or by the file of a Unix socket."""
         self._ports = count(_FIRST_PORT)
-        self.fds = count(_FIRST_FD)
+        self._fds = count(_FIRST_FD)
         self.waiting: list[Any] = []
         """Addresses to which ZeroMQ's sockets connect once somebody is bound to them."""
         self.no_wire = Wire()
         """Between threads of one process."""
         self.outside: dict[str, None] = session.reached
+        self._keeper = session.run.keeper
+
+    def new_fd(self) -> int:
+        """Return the number of a new descriptor."""
+        if self._keeper is not None:
+            self._keeper.refused["it uses sockets"] = None
+        return next(self._fds)
 
     def wire(self, one: Endpoint, other: Endpoint) -> Wire:
         """Return how long what two sockets send each other takes."""

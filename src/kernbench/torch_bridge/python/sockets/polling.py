@@ -109,7 +109,10 @@ class FilesWait:
                 each.watchers.remove(wake)
 
 
-class WaitingSelector(selectors._BaseSelectorImpl):  # type: ignore[name-defined,misc]
+_Base: Any = vars(selectors)["_BaseSelectorImpl"]
+
+
+class WaitingSelector(_Base):
     """``selectors.DefaultSelector`` and its like."""
 
     label = "a selector"
@@ -126,7 +129,7 @@ class WaitingSelector(selectors._BaseSelectorImpl):  # type: ignore[name-defined
         """Return the keys of ready descriptors, with the events that were asked for."""
         found = []
         for fd, events in ready:
-            key = self._key_from_fd(fd)
+            key = self._fd_to_key.get(fd)
             if key is not None:
                 can_read = selectors.EVENT_READ if events & ~select.POLLOUT else 0
                 can_write = selectors.EVENT_WRITE if events & ~select.POLLIN else 0
@@ -155,7 +158,9 @@ class WaitingPoll:
         self._asked: dict[int, int] = {}
         self.closed = False
 
-    def register(self, fd: Any, eventmask: int = select.POLLIN | select.POLLPRI | select.POLLOUT) -> None:
+    def register(
+        self, fd: Any, eventmask: int = select.POLLIN | select.POLLPRI | select.POLLOUT
+    ) -> None:
         self._asked[_fd_of(fd)] = eventmask
 
     def modify(self, fd: Any, eventmask: int) -> None:
@@ -204,9 +209,10 @@ def waiting_select(
     asked = [list(each) for each in (rlist, wlist, xlist)]
     process = HERE.process
     fds = [{_fd_of(each) for each in files} for files in asked]
-    if process is None or HERE.is_foreign or fds[0].union(*fds).isdisjoint(process.sockets):
-        if any(fds) or process is None or HERE.is_foreign:
-            return _real_select(*asked, timeout)
+    own = {} if process is None else process.sockets
+    is_real = any(fds) and fds[0].union(*fds).isdisjoint(own)
+    if process is None or HERE.is_foreign or is_real:
+        return _real_select(asked[0], asked[1], asked[2], timeout)
     if timeout is not None and timeout < 0:
         raise ValueError("timeout must be non-negative")
     events = (select.POLLIN, select.POLLOUT, select.POLLPRI)
@@ -225,9 +231,7 @@ def waiting_select(
 
 def install(patches: Patches) -> None:
     """Let waits for files see simulated sockets."""
-    patches.set_all(
-        select, {"select": waiting_select, "poll": WaitingPoll, "epoll": WaitingEpoll}
-    )
+    patches.set_all(select, {"select": waiting_select, "poll": WaitingPoll, "epoll": WaitingEpoll})
     for name in ("DefaultSelector", "SelectSelector", "PollSelector", "EpollSelector"):
         patches.set(selectors, name, WaitingSelector)
     patches.set(socketserver, "_ServerSelector", WaitingSelector)

@@ -13,14 +13,14 @@ import stat
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Self
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
-from kernbench.torch_bridge.processes.process import HERE, current
-from kernbench.torch_bridge.python.sockets.channels import arrive, wait_until
+from kernbench.torch_bridge.processes.process import HERE, Process, current
+from kernbench.torch_bridge.python.sockets.channels import Channel, arrive, wait_until
 from kernbench.torch_bridge.python.sockets.endpoints import (
-    Channel,
     Endpoint,
     Network,
     RealSocket,
@@ -69,7 +69,7 @@ class SimulatedSocket(socket.socket):
         self._io_refs: int = 0
         self._closed: bool = False
         if fileno is None:
-            fileno, end.num_handles = next(sockets.fds), end.num_handles + 1
+            fileno, end.num_handles = sockets.new_fd(), end.num_handles + 1
         self._end, self._fd = end, fileno
         self._timeout = 0.0 if kind & socket.SOCK_NONBLOCK else socket.getdefaulttimeout()
         self._hold(end)
@@ -140,7 +140,7 @@ class SimulatedSocket(socket.socket):
             return super().dup()
         made = type(self).__new__(type(self))
         made._io_refs, made._closed = 0, False
-        made._end, made._fd, made._timeout = self._end, next(self._end.network.fds), self._timeout
+        made._end, made._fd, made._timeout = self._end, self._end.network.new_fd(), self._timeout
         self._end.num_handles += 1
         return made
 
@@ -284,7 +284,7 @@ class SimulatedSocket(socket.socket):
         self._wait(end, select.POLLIN, "accept")
         made = end.pending.popleft()
         made.process = current()
-        fd = next(end.network.fds)
+        fd = end.network.new_fd()
         made.num_handles += 1
         current().sockets[fd] = made
         return fd, made.peer_name
@@ -570,10 +570,10 @@ class SimulatedSocket(socket.socket):
         return sent
 
 
-def close(end: Endpoint) -> None:
+def close(end: Any) -> None:
     """Close a descriptor of a socket at the calling process's time, which may have ended."""
-    process = HERE.process or end.process
-    end.released(max(process.host.paid_ps, end.network.simulation.now_ps))
+    process: Process = HERE.process or end.process
+    end.released(max(process.host.paid_ps, process.session.run.simulation.now_ps))
 
 
 def close_all() -> None:
@@ -622,7 +622,7 @@ def file_key(end: Endpoint, path: Any) -> Any:
     if not name or name[0] == 0:
         return (end.process.node, end.kind, name)
     with suppress(OSError):
-        status = os.stat(name)
+        status = Path(os.fsdecode(name)).stat()
         if stat.S_ISSOCK(status.st_mode):
             return (end.process.node, end.kind, status.st_dev, status.st_ino)
     return None

@@ -7,7 +7,7 @@ import errno
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any, Self
@@ -15,16 +15,15 @@ from weakref import WeakValueDictionary
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
-from kernbench.torch_bridge.processes.process import HERE
 from kernbench.torch_bridge.python.sockets.polling import FilesWait
 from kernbench.torch_bridge.python.sockets.sockets import close
 from kernbench.torch_bridge.python.sockets.zmq_sockets import (
     EFSM,
     ETERM,
+    Option,
     ZmqContextCore,
     ZmqCore,
-    ZmqFailure,
-    Option,
+    ZmqFailureError,
 )
 
 _VERSION = (4, 3, 5)
@@ -44,7 +43,7 @@ def _raising() -> Iterator[None]:
     """Raise what failed as pyzmq's own errors, of the module that the process has."""
     try:
         yield
-    except ZmqFailure as failure:
+    except ZmqFailureError as failure:
         errors: Any = sys.modules["zmq.error"]
         kind = {errno.EAGAIN: errors.Again, ETERM: errors.ContextTerminated}.get(
             failure.number, errors.ZMQError
@@ -65,7 +64,7 @@ class ZmqFrame(bytes):
         if isinstance(data, str):
             raise TypeError("Str objects not allowed. Only: bytes, buffer interfaces.")
         made = super().__new__(cls, b"" if data is None else memoryview(data).tobytes())
-        made.tracker = sys.modules["zmq"]._FINISHED_TRACKER if track else None  # type: ignore[attr-defined]
+        made.tracker = sys.modules["zmq"]._FINISHED_TRACKER if track else None
         return made
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -130,7 +129,11 @@ class ZmqSocket:
     copy_threshold: Any = None
 
     def __init__(
-        self, context: Any = None, socket_type: int = -1, shadow: int = 0, copy_threshold: Any = None
+        self,
+        context: Any = None,
+        socket_type: int = -1,
+        shadow: int = 0,
+        copy_threshold: Any = None,
     ) -> None:
         self.context = context
         self.copy_threshold = copy_threshold
@@ -154,7 +157,7 @@ class ZmqSocket:
 
     def _open(self) -> ZmqCore:
         if self.closed:
-            raise ZmqFailure(errno.ENOTSOCK)
+            raise ZmqFailureError(errno.ENOTSOCK)
         core: ZmqCore = self.core
         return core
 
@@ -193,7 +196,7 @@ class ZmqSocket:
                     return core.last_endpoint
                 case number if number in core.options:
                     return core.options[number]
-            raise ZmqFailure(errno.EINVAL)
+            raise ZmqFailureError(errno.EINVAL)
 
     def bind(self, addr: Any) -> None:
         with _raising():
@@ -224,14 +227,14 @@ class ZmqSocket:
             self._open().send(part, int(flags))
         if copy and not isinstance(data, ZmqFrame):
             return None
-        return sys.modules["zmq"]._FINISHED_TRACKER  # type: ignore[attr-defined]
+        return sys.modules["zmq"]._FINISHED_TRACKER
 
     def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
         with _raising():
             part = self._open().receive(int(flags))
         if copy:
             return part
-        frame = sys.modules["zmq"].Frame(part, track=track)  # type: ignore[attr-defined]
+        frame = sys.modules["zmq"].Frame(part, track=track)
         frame.more = bool(self.core.parts)
         return frame
 
@@ -248,7 +251,7 @@ def _text(address: Any) -> str:
         raise TypeError(f"expected str, got: {address!r}")
     text = address.decode() if isinstance(address, bytes) else address
     if "://" not in text:
-        raise ZmqFailure(errno.EINVAL)
+        raise ZmqFailureError(errno.EINVAL)
     return text
 
 

@@ -12,6 +12,7 @@ import select
 import socket
 from collections import deque
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PAIR, PUB, SUB, REQ, REP, DEALER, ROUTER, PULL, PUSH, XPUB, XSUB, STREAM = range(12)
-NAMES = "PAIR PUB SUB REQ REP DEALER ROUTER PULL PUSH XPUB XSUB STREAM".split()
+NAMES = tuple("PAIR PUB SUB REQ REP DEALER ROUTER PULL PUSH XPUB XSUB".split())  # noqa: SIM905
 NOBLOCK, SNDMORE = 1, 2
 EFSM, ETERM = 156384763, 156384765
 Message = list[bytes]
@@ -51,22 +52,31 @@ _PEERS = {
 class Option:
     """Numbers of options that decide something here (zmq.h)."""
 
-    ROUTING_ID, SUBSCRIBE, UNSUBSCRIBE, RCVMORE, FD, EVENTS, TYPE, LINGER = 5, 6, 7, 13, 14, 15, 16, 17
+    ROUTING_ID, SUBSCRIBE, UNSUBSCRIBE, RCVMORE, FD, EVENTS, TYPE, LINGER = (
+        5,
+        6,
+        7,
+        13,
+        14,
+        15,
+        16,
+        17,
+    )
     SNDHWM, RCVHWM, RCVTIMEO, SNDTIMEO, LAST_ENDPOINT = 23, 24, 27, 28, 32
     ROUTER_MANDATORY, XPUB_VERBOSE, IMMEDIATE, REQ_RELAXED, ROUTER_HANDOVER = 33, 40, 39, 53, 56
     XPUB_NODROP = 69
 
 
 DEFAULTS: dict[int, Any] = {
-    4: 0, 5: b"", 8: 100, 9: 10000, 11: -1, 12: -1, 17: -1, 18: 100, 19: 100, 21: 0, 22: -1, 23: 1000,
-    24: 1000, 25: 1, 27: -1, 28: -1, 33: 0, 34: -1, 35: -1, 36: -1, 37: -1, 39: 0, 40: 0, 42: 0,
+    4: 0, 5: b"", 8: 100, 9: 10000, 11: -1, 12: -1, 17: -1, 18: 100, 19: 100, 21: 0, 22: -1,
+    23: 1000, 24: 1000, 25: 1, 27: -1, 28: -1, 33: 0, 34: -1, 35: -1, 36: -1, 37: -1, 39: 0, 40: 0, 42: 0,
     53: 0, 56: 0, 57: 0, 66: 30000, 69: 0, 75: 0, 76: 0, 77: -1, 79: 0, 80: 0, 84: -1,
 }  # fmt: skip
 """The options that a program may set, with their defaults: those that decide something here, and
 those that say only how libzmq reaches another host (buffers, keepalives, intervals, IPv6)."""
 
 
-class ZmqFailure(Exception):
+class ZmqFailureError(Exception):
     """What libzmq reports by a number; the back end raises it as ``zmq.ZMQError``."""
 
     def __init__(self, number: int) -> None:
@@ -113,7 +123,7 @@ class ZmqCore(Watched):
                 "a socket of ZeroMQ outside of the simulated processes that import zmq"
             )
         if not 0 <= kind < STREAM:
-            raise ZmqFailure(errno.EINVAL)
+            raise ZmqFailureError(errno.EINVAL)
         self.network: Network = sockets
         self.process = current()
         self.context = context
@@ -138,7 +148,7 @@ class ZmqCore(Watched):
         """With whom a request is under way."""
         self._envelope: Message = []
         self._next_id = 0
-        self.fd, self.level_fd = next(sockets.fds), next(sockets.fds)
+        self.fd, self.level_fd = sockets.new_fd(), sockets.new_fd()
         self.process.sockets.update({self.fd: self, self.level_fd: _Level(self)})
         context.cores[self] = None
 
@@ -191,7 +201,7 @@ class ZmqCore(Watched):
         scheme, _, rest = address.partition("://")
         if scheme == "inproc":
             if rest in self.context.names:
-                raise ZmqFailure(errno.EADDRINUSE)
+                raise ZmqFailureError(errno.EADDRINUSE)
             self.context.names[rest] = self
             self.bound[address] = None
         else:
@@ -211,7 +221,7 @@ class ZmqCore(Watched):
 
     def unbind(self, address: str) -> None:
         if address not in self.bound:
-            raise ZmqFailure(errno.ENOENT)
+            raise ZmqFailureError(errno.ENOENT)
         end = self.bound.pop(address)
         if end is None:
             self.context.names.pop(address.partition("://")[2], None)
@@ -220,7 +230,7 @@ class ZmqCore(Watched):
             end.pending = None
             if end.family == socket.AF_UNIX and end.name and end.name[0] not in "@\0":
                 with suppress(OSError):
-                    os.unlink(end.name)
+                    Path(end.name).unlink()
 
     def connect(self, address: str) -> None:
         """Connect to an address, at once or as soon as somebody is bound to it."""
@@ -241,7 +251,7 @@ class ZmqCore(Watched):
     def disconnect(self, address: str) -> None:
         found = next((each for each in self.connectors if each.address == address), None)
         if found is None:
-            raise ZmqFailure(errno.ENOENT)
+            raise ZmqFailureError(errno.ENOENT)
         self.connectors.remove(found)
         self._stop_waiting(found)
         if found.pipe in self.pipes:
@@ -409,9 +419,9 @@ class ZmqCore(Watched):
     def _check_turn_to_send(self) -> None:
         waits = self._talks_with is not None
         if self.kind == REP and not waits:
-            raise ZmqFailure(EFSM)
+            raise ZmqFailureError(EFSM)
         if self.kind == REQ and waits and not self.options[Option.REQ_RELAXED]:
-            raise ZmqFailure(EFSM)
+            raise ZmqFailureError(EFSM)
 
     def can_send(self, part: bytes | None = None) -> bool:
         """Return whether a message can be sent without waiting; ``part`` is its first."""
@@ -426,7 +436,7 @@ class ZmqCore(Watched):
         if self.kind == ROUTER and self.options[Option.ROUTER_MANDATORY] and part is not None:
             pipe = self._pipe_of(part)
             if pipe is None:
-                raise ZmqFailure(errno.EHOSTUNREACH)
+                raise ZmqFailureError(errno.EHOSTUNREACH)
             return pipe.outgoing.space > 0
         if self.kind in _PUBLISHES and self.options[Option.XPUB_NODROP]:
             return all(each.outgoing.space > 0 for each in self.pipes)
@@ -473,9 +483,9 @@ class ZmqCore(Watched):
         self.is_signaled = False
         if not self.parts:
             if self.kind == REQ and self._talks_with is None:
-                raise ZmqFailure(EFSM)
+                raise ZmqFailureError(EFSM)
             if self.kind == REP and self._talks_with is not None:
-                raise ZmqFailure(EFSM)
+                raise ZmqFailureError(EFSM)
             self._wait(self.can_receive, flags, Option.RCVTIMEO, "recv")
             self.parts.extend(self._next_message())
         return self.parts.popleft()
@@ -517,14 +527,14 @@ class ZmqCore(Watched):
         """Return whether it can receive (1) and send (2), and be signaled by what comes next."""
         self.is_signaled = False
         if self.is_closed or self.context.is_over:
-            raise ZmqFailure(ETERM)
+            raise ZmqFailureError(ETERM)
         return int(self.can_receive()) | (2 if self.can_send() else 0)
 
     def _check(self, refuses: frozenset[int]) -> None:
         if self.context.is_over:
-            raise ZmqFailure(ETERM)
+            raise ZmqFailureError(ETERM)
         if self.kind in refuses:
-            raise ZmqFailure(errno.ENOTSUP)
+            raise ZmqFailureError(errno.ENOTSUP)
 
     def _wait(self, check: Any, flags: int, option: int, what: str) -> None:
         timeout_ms = 0 if flags & NOBLOCK else self.options[option]
@@ -532,9 +542,9 @@ class ZmqCore(Watched):
         is_over = self.context.ends
         label = f"{what} of {self.describe()}"
         if not wait_until(lambda: is_over() or check(), [self], timeout_s, label):
-            raise ZmqFailure(errno.EAGAIN)
+            raise ZmqFailureError(errno.EAGAIN)
         if is_over() or self.is_closed:
-            raise ZmqFailure(ETERM)
+            raise ZmqFailureError(ETERM)
 
 
 class _Level:
@@ -544,6 +554,7 @@ class _Level:
 
     def __init__(self, core: ZmqCore) -> None:
         self._core = core
+        self.process = core.process
         self.describe = core.describe
         self.sources = core.sources
 
@@ -596,23 +607,23 @@ def _listening(core: ZmqCore, scheme: str, rest: str) -> Endpoint:
         name = _path_of(rest)
         if not name.startswith("\0"):
             with suppress(OSError):
-                os.unlink(name)
+                Path(name).unlink()
             with RealSocket(socket.AF_UNIX) as real:
                 try:
                     real.bind(name)
                 except OSError as error:
-                    raise ZmqFailure(error.errno or errno.ENAMETOOLONG) from None
+                    raise ZmqFailureError(error.errno or errno.ENAMETOOLONG) from None
         end.name = name
         core.network.bind_key(end, file_key(end, name))
     elif scheme == "tcp":
         host, _, port = rest.rpartition(":")
         end, host = _of_host(core, host, port)
         if core.network.node_of(host, core.process) != core.process.node:
-            raise ZmqFailure(errno.EADDRNOTAVAIL)
+            raise ZmqFailureError(errno.EADDRNOTAVAIL)
         try:
             number = core.network.bind_port(end, host, 0 if port == "*" else int(port))
         except OSError as error:
-            raise ZmqFailure(error.errno or errno.EINVAL) from None
+            raise ZmqFailureError(error.errno or errno.EINVAL) from None
         end.name = (host, number)
     else:
         raise _unknown(scheme)
@@ -630,7 +641,7 @@ def _connecting(core: ZmqCore, scheme: str, rest: str) -> Endpoint:
         raise _unknown(scheme)
     host, _, port = rest.rpartition(":")
     if host == "*" or not port.isdigit():
-        raise ZmqFailure(errno.EINVAL)
+        raise ZmqFailureError(errno.EINVAL)
     end, host = _of_host(core, host, port)
     end.peer_name = (host, int(port))
     if core.network.node_of(host, core.process) is None:
@@ -644,12 +655,12 @@ def _connecting(core: ZmqCore, scheme: str, rest: str) -> Endpoint:
 def _of_host(core: ZmqCore, host: str, port: str) -> tuple[Endpoint, str]:
     """Return a new socket of the family of a host, and the host's address."""
     if not (port == "*" or port.isdigit()):
-        raise ZmqFailure(errno.EINVAL)
+        raise ZmqFailureError(errno.EINVAL)
     host = "0.0.0.0" if host == "*" else host.strip("[]")
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except OSError:
-        raise ZmqFailure(errno.ENODEV) from None
+        raise ZmqFailureError(errno.ENODEV) from None
     family, *_, address = next((f for f in found if f[0] == socket.AF_INET), found[0])
     return Endpoint(core.network, family, socket.SOCK_STREAM, 0), str(address[0])
 
@@ -663,4 +674,4 @@ def _unknown(scheme: str) -> Exception:
         return UnsupportedTorchError(
             f"ZeroMQ's {scheme}:// is not simulated; use tcp://, ipc:// or inproc://"
         )
-    return ZmqFailure(errno.EPROTONOSUPPORT)
+    return ZmqFailureError(errno.EPROTONOSUPPORT)
