@@ -344,11 +344,15 @@ async def _answers(path=None):
         await asyncio.open_connection("127.0.0.1", server_address_of_nobody()[1])
     except OSError as error:
         found.append(name_of(error))
+    client, other = connected()
+    reader, writer = await asyncio.open_connection(sock=client)
     try:
-        reader, _ = await asyncio.open_connection(sock=connected()[0])
         await asyncio.wait_for(reader.read(), 0.05)
     except TimeoutError:
         found.append("timeout")
+    writer.close()
+    await writer.wait_closed()
+    other.close()
     return [each[:10] for each in found]
 
 

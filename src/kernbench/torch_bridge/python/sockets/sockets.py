@@ -320,7 +320,7 @@ class SimulatedSocket(socket.socket):
         if node is None:
             return self._leave(end, (host, port, *rest))
         found = end.network.listener(end, node, host, port)
-        if found is None and node == end.process.node and self._reach(end, (host, port, *rest)):
+        if found is None and node == end.process.node and not self._reach(end, (host, port, *rest)):
             return 0
         if end.key is None:
             self._bind(end, end.network.own_address(end.process) or _loopback(host), 0)
@@ -363,11 +363,7 @@ class SimulatedSocket(socket.socket):
             end.peer, end.peer_name = users[0], users[0].name
             return 0
         if found is None:
-            with self._like(end) as real:
-                error = int(real.connect_ex(address))
-            if error:
-                return error
-            return self._leave(end, address)
+            return self._reach(end, address)
         end.peer_name = found.name
         latency_ps = end.network.wire(end, found).latency_ps
         _accepted(found, end, now_ps + latency_ps)
@@ -382,16 +378,23 @@ class SimulatedSocket(socket.socket):
         end.peer_name = (host, port)
         return 0
 
-    def _reach(self, end: Endpoint, address: Any) -> bool:
-        """Connect to a server of this computer that is no part of the run; whether there is one."""
-        with self._like(end) as real:
-            if real.connect_ex(address):
-                return False
-        return not self._leave(end, address)
+    def _reach(self, end: Endpoint, address: Any) -> int:
+        """Connect to a server of this computer that is no part of the run, if there is one."""
+        real = self._like(end)
+        error = int(real.connect_ex(address))
+        if error:
+            real.close()
+        else:
+            self._become(end, real, address)
+        return error
 
     def _leave(self, end: Endpoint, address: Any) -> int:
         """Become a real socket, and connect it."""
-        real = self._like(end)
+        self._become(end, self._like(end), address)
+        return int(super().connect_ex(address))
+
+    def _become(self, end: Endpoint, real: Any, address: Any) -> None:
+        """Become a real socket, which an address outside of the run is reached by."""
         timeout = self._timeout
         end.network.forget(end)
         end.network.outside[shown(address)] = None
@@ -399,7 +402,6 @@ class SimulatedSocket(socket.socket):
         self._end = None
         super().__init__(end.family, end.kind, end.proto, real.detach())
         super().settimeout(timeout)
-        return int(super().connect_ex(address))
 
     def shutdown(self, how: int) -> None:
         end = self._end
