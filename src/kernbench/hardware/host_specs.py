@@ -72,7 +72,7 @@ class HostSpec(Spec):
     message_us: NotNegative = Fraction(140)
     """Receiving an object from another process, as a loader does a batch from its worker.
 
-    This and what follows was measured with PyTorch 2.14 and ``DataLoader`` on a Xeon, in CPU time
+    This and the next were measured with PyTorch 2.14 and ``DataLoader`` on a Xeon, in CPU time
     of the main process: 95 us for a batch, 115 us for each of its tensors; times 2.6 as for
     compiled graphs, less the calls of Python that are counted here (38 of a batch).
     """
@@ -82,8 +82,9 @@ class HostSpec(Spec):
     """A message by TCP on one host, one way: both system calls, and waking the receiver.
 
     Source for this and the next two: goldsborough/ipc-bench, README, messages of 100 bytes to and
-    fro on a Core i5-4590S: 70,221 round trips a second by TCP, 130,372 by Unix sockets, 24,901 by
-    ZeroMQ over TCP, each way half of one. Between hosts ``links.scale_out.latency_ns`` is added.
+    fro on a Core i5-4590S, taken for the host of an A100: 70,221 round trips a second by TCP,
+    130,372 by Unix sockets, 24,901 by ZeroMQ over TCP, each way half of one. Between hosts
+    ``links.scale_out.latency_ns`` is added.
     """
     unix_socket_us: NotNegative = Fraction("3.8")
     """The same by a Unix socket."""
