@@ -47,9 +47,12 @@ def deadlock_error(simulation: Simulation, wanted: Handle | None) -> DeadlockErr
         return DeadlockError("\n".join([*lines, *map(_ended_line, simulation.ranks)]))
     if not waiting:
         text = wanted.describe() if wanted is not None else "main"
-        return DeadlockError(f"nothing can end {text} at {now}; no rank and no command is left")
+        threads = _thread_lines(simulation.threads_of_main)
+        left = "no rank and no command is left"
+        return DeadlockError("\n".join([f"nothing can end {text} at {now}; {left}", *threads]))
     lines = [f"nothing can wake {listed([rank.rank_id for rank in waiting])} at {now}"]
     lines += rank_lines(simulation)
+    lines += _thread_lines([each for rank in waiting for each in rank.threads])
     described = {id(rank.waiting_for) for rank in waiting}
     lines += [f"  {each.describe()}" for each in simulation.open_ended if id(each) not in described]
     return DeadlockError("\n".join(lines))
@@ -83,6 +86,11 @@ def _lines_of(simulation: Simulation) -> list[tuple[Rank, str]]:
         *((rank, wait_line(rank)) for rank in waiting),
         *((rank, _ended_line(rank)) for rank in others),
     ]
+
+
+def _thread_lines(threads: list[Rank]) -> list[str]:
+    """Return a line about each further thread of a process that waits."""
+    return [f"{wait_line(each)}, in a thread" for each in threads if each.alive]
 
 
 def wait_line(rank: Rank) -> str:

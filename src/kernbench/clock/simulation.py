@@ -41,6 +41,8 @@ class Simulation:
         self.ranks: list[Rank] = []
         self.running: Rank | None = None
         """The rank whose code executes now; None on main."""
+        self.threads_of_main: list[Rank] = []
+        """Threads of control that main has started."""
         self.open_ended: dict[OpenEnded, None] = {}
         """In the order in which they began."""
         self.woken: list[tuple[int, int, int]] = []
@@ -187,8 +189,7 @@ class Simulation:
         It has the rank's number, and is ended with it.
         """
         thread = Rank(self, 0 if rank is None else rank.rank_id, body, on_end, local, carrier)
-        if rank is not None:
-            rank.threads.append(thread)
+        (self.threads_of_main if rank is None else rank.threads).append(thread)
         return thread
 
     def cancel(self, timer: Timer) -> None:

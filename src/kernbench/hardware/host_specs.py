@@ -72,12 +72,29 @@ class HostSpec(Spec):
     message_us: NotNegative = Fraction(140)
     """Receiving an object from another process, as a loader does a batch from its worker.
 
-    This and what follows was measured with PyTorch 2.14 and ``DataLoader`` on a Xeon, in CPU time
+    This and the next were measured with PyTorch 2.14 and ``DataLoader`` on a Xeon, in CPU time
     of the main process: 95 us for a batch, 115 us for each of its tensors; times 2.6 as for
     compiled graphs, less the calls of Python that are counted here (38 of a batch).
     """
     message_tensor_us: NotNegative = Fraction(300)
     """What that takes for each tensor: 94 calls of Python there, a socket, a mapping of memory."""
+    tcp_us: NotNegative = Fraction("7.1")
+    """A message by TCP on one host, one way: both system calls, and waking the receiver.
+
+    Source for this and the next two: goldsborough/ipc-bench, README, messages of 100 bytes to and
+    fro on a Core i5-4590S, taken for the host of an A100: 70,221 round trips a second by TCP,
+    130,372 by Unix sockets, 24,901 by ZeroMQ over TCP, each way half of one. Between hosts
+    ``links.scale_out.latency_ns`` is added.
+    """
+    unix_socket_us: NotNegative = Fraction("3.8")
+    """The same by a Unix socket."""
+    zmq_us: NotNegative = Fraction(13)
+    """What ZeroMQ adds to each message by TCP or IPC: its I/O threads on both sides."""
+    socket_gbps: Positive = Fraction(3)
+    """Bandwidth of one connection, to which ``slowdown`` applies, too.
+
+    Source: detailyang/ipc_benchmark, messages of 4 KB: 3,083 MB/s by TCP, 2,850 by Unix sockets.
+    """
     triton_launch_us: NotNegative = Fraction(8)
     """The launcher of a Triton kernel below its Python."""
     triton_argument_us: NotNegative = Fraction("0.2")

@@ -56,12 +56,12 @@ def install(patches: Patches, num_nodes: int) -> None:
 
         return called
 
-    def by_name(original: Callable[[str], str]) -> Callable[[str], str]:
-        def called(hostname: str) -> str:
-            found = _NAME.fullmatch(hostname) if isinstance(hostname, str) else None
-            if HERE.process is None or found is None or int(found[1]) >= num_nodes:
-                return original(hostname)
-            return address_of(int(found[1]))
+    def by_name(original: Callable[..., Any]) -> Callable[..., Any]:
+        def called(host: Any, *rest: Any, **options: Any) -> Any:
+            found = _NAME.fullmatch(host) if isinstance(host, str) else None
+            if HERE.process is not None and found is not None and int(found[1]) < num_nodes:
+                host = address_of(int(found[1]))
+            return original(host, *rest, **options)
 
         return called
 
@@ -69,4 +69,5 @@ def install(patches: Patches, num_nodes: int) -> None:
     patches.set(socket, "getfqdn", own_name(socket.getfqdn))
     patches.set(platform, "node", own_name(platform.node))
     patches.set(os, "uname", uname(os.uname))
-    patches.set(socket, "gethostbyname", by_name(socket.gethostbyname))
+    for name in ("gethostbyname", "getaddrinfo"):
+        patches.set(socket, name, by_name(getattr(socket, name)))

@@ -23,6 +23,7 @@ from kernbench.torch_bridge.python import (
     locks,
     output,
     queues,
+    sockets,
 )
 from kernbench.torch_bridge.replaced import (
     attention,
@@ -148,6 +149,7 @@ def _leave_out(programs: Programs, patches: Patches) -> None:
         torch.cuda.nvtx._nvtx,
         c10d.CollectiveWork,
         c10d.SimulatedGroup,
+        *sockets.IN_C,
     ):
         call_counts.leave_out(patches, owner)
     for owner in (
@@ -183,6 +185,9 @@ def _of_python(programs: Programs) -> list[Installation]:
         if num_nodes > 1:
             hosts.install(patches, num_nodes)
 
+    def make_sockets(patches: Patches) -> None:
+        sockets.install(patches, programs.session, hosts.address_of)
+
     return [
         Installation("environ", "os.environ, per process", environ.install),
         Installation("hosts", "names of hosts, where there are several", name_hosts),
@@ -191,6 +196,7 @@ def _of_python(programs: Programs) -> list[Installation]:
         Installation("locks", "locks whose waits let other ranks run", locks.install),
         Installation("signals", "handlers of signals and alarms, per process", signals.install),
         Installation("clocks", "clocks and sleep in virtual time", clocks.install),
+        Installation("sockets", "sockets, and waits for them", make_sockets),
         Installation(
             "call_counts",
             "a count of Python calls, unseen",

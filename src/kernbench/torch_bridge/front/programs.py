@@ -48,7 +48,7 @@ from kernbench.torch_bridge.processes.gpu_trace import sanitizer_of
 from kernbench.torch_bridge.processes.host import Disturbed
 from kernbench.torch_bridge.processes.library_state import LibraryStates
 from kernbench.torch_bridge.processes.process import HERE, Process, _Here, current
-from kernbench.torch_bridge.python import environ, hash_seeds, locks, queues
+from kernbench.torch_bridge.python import environ, event_loops, hash_seeds, locks, queues
 from kernbench.torch_bridge.python.endings import leave, live
 from kernbench.torch_bridge.python.loggers import ProcessLoggers
 from kernbench.torch_bridge.python.modules import ProcessModules
@@ -129,6 +129,7 @@ class Programs:
             **helion_kernels.PATCHES,
             queues.ALIKE: queues.patch_alike,
             locks.BARS: locks.patch_bars,
+            event_loops.IN_C: event_loops.patch_loops_in_c,
         }
         self.assignments = Assignments(self._base)
         packages = Packages(private)

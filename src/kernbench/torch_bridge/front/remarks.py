@@ -142,6 +142,11 @@ def _of_processes(session: Session) -> list[str]:
             f"{', '.join(session.outside)}; ranks are started by --nproc-per-node or "
             "torch.multiprocessing, and workers by multiprocessing"
         )
+    if session.reached:
+        lines.append(
+            f"sockets reached outside of the run, to {', '.join(session.reached)}: these are real, "
+            "and take no simulated time, or the real clock's where an event loop waits for them"
+        )
     return lines
 
 

@@ -63,6 +63,10 @@ class Session:
         """Whether the compiler would have fused collectives in symmetric memory."""
         self.outside: dict[str, None] = {}
         """Python programs that ranks have started outside of the simulation."""
+        self.network: Any = None
+        """What its simulated sockets are bound to."""
+        self.reached: dict[str, None] = {}
+        """Addresses outside of the run that sockets of ranks have connected to."""
         self.stand_ins: set[str] = set()
         """Packages in whose place kernbench's stand-ins were imported."""
         self.operators: dict[str, None] = {}

@@ -203,6 +203,8 @@ class Process:
         self.parent_pid = 0
         """The parent's process id, for a worker."""
         self.signals = SignalState()
+        self.sockets: dict[int, Any] = {}
+        """Its simulated sockets, by descriptor."""
         self.workers: set[BaseProcess] = set()
         """Processes that it has started by ``multiprocessing``."""
         self.takes_number = False

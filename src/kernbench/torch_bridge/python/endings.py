@@ -15,6 +15,7 @@ import torch
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.process import HERE, Process
 from kernbench.torch_bridge.python.rank_threads import end_daemons, join_all
+from kernbench.torch_bridge.python.sockets import close_all
 
 _REGISTER, _UNREGISTER, _COUNT = atexit.register, atexit.unregister, atexit._ncallbacks
 _register_of_threads: Any = threading._register_atexit  # type: ignore[attr-defined]
@@ -68,16 +69,19 @@ def live(process: Process, work: Callable[[], object]) -> None:
     """
     failure: Exception | SystemExit | None = None
     try:
-        work()
-    except (Exception, SystemExit) as error:
-        if process.ends_at_once or _is_aborted(process):
-            raise
-        failure = error
-    # Outside of the except clause, so that errors of handlers are not chained to this one.
-    if failure is None or isinstance(failure, SystemExit):
-        leave(process)
-    else:
-        _run_handlers()
+        try:
+            work()
+        except (Exception, SystemExit) as error:
+            if process.ends_at_once or _is_aborted(process):
+                raise
+            failure = error
+        # Outside of the except clause, so that errors of handlers are not chained to this one.
+        if failure is None or isinstance(failure, SystemExit):
+            leave(process)
+        else:
+            _run_handlers()
+    finally:
+        close_all()
     if failure is not None:
         raise failure
 

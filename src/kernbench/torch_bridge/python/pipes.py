@@ -22,6 +22,7 @@ from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.process import HERE
+from kernbench.torch_bridge.python.sockets import SimulatedSocket
 
 _wait = multiprocessing.connection.wait
 
@@ -213,7 +214,7 @@ class _Copier(pickle.Pickler):
             return None
         if kind is np.ndarray and value.nbytes <= _MOST_BYTES and value.base is None:
             return None if value.dtype != object else self._place(value, value)
-        if kind is PipeEnd or kind is PipedQueue:
+        if kind is PipeEnd or kind is PipedQueue or kind is SimulatedSocket:
             # Each process can close its handle.
             return self._place(value, None)
         if isinstance(value, type) or kind.__module__ not in self._own:

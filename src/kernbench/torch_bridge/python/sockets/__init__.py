@@ -1,0 +1,36 @@
+"""Sockets of simulated processes, in simulated time (ADR-0259)."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable
+from typing import Any
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.python.sockets import polling, sockets, zmq_backend
+from kernbench.torch_bridge.python.sockets.channels import Wake
+from kernbench.torch_bridge.python.sockets.endpoints import Network
+from kernbench.torch_bridge.python.sockets.polling import WaitingSelector
+from kernbench.torch_bridge.python.sockets.sockets import SimulatedSocket, close_all
+
+__all__ = ["IN_C", "SimulatedSocket", "WaitingSelector", "Wake", "close_all", "install"]
+
+IN_C = (
+    SimulatedSocket,
+    WaitingSelector,
+    polling.WaitingPoll,
+    polling.WaitingEpoll,
+    select,
+    zmq_backend.ZmqSocket,
+    zmq_backend.ZmqContext,
+    zmq_backend.ZmqFrame,
+)
+"""Classes and modules in place of C++, whose calls are none of Python."""
+
+
+def install(patches: Patches, session: Any, address_of: Callable[[int], str]) -> None:
+    """Let sockets between processes of a run pass simulated time; nodes have addresses."""
+    session.network = Network(session, address_of)
+    polling.install(patches)
+    sockets.install(patches)
+    zmq_backend.install(patches)

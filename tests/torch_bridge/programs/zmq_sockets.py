@@ -1,0 +1,285 @@
+"""Sockets of ZeroMQ in one program: what each case finds, as JSON, the same real and simulated."""
+
+import asyncio
+import json
+import pickle
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import zmq
+import zmq.asyncio
+
+
+def in_thread(function, *args):
+    thread = threading.Thread(target=function, args=args)
+    thread.start()
+    return thread
+
+
+def failure(function, *args):
+    try:
+        function(*args)
+    except zmq.ZMQError as error:
+        return f"{type(error).__name__} {error.errno}: {error}"
+    return "none"
+
+
+def bound(context, kind, address="tcp://127.0.0.1:*"):
+    made = context.socket(kind)
+    made.bind(address)
+    return made, made.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def connected(context, kind, address, **options):
+    made = context.socket(kind)
+    made.rcvtimeo = 20_000
+    for name, value in options.items():
+        setattr(made, name, value)
+    made.connect(address)
+    return made
+
+
+def addresses():
+    folder = tempfile.mkdtemp()
+    return "tcp://127.0.0.1:*", f"ipc://{folder}/socket", "inproc://here", "ipc://@abstract-kb"
+
+
+def pairs():
+    found = []
+    for address in addresses():
+        with zmq.Context() as context:
+            left, where = bound(context, zmq.PAIR, address)
+
+            def answer(context=context, where=where):
+                with connected(context, zmq.PAIR, where) as right:
+                    right.send_multipart([right.recv(), b"", b"ok"])
+
+            thread = in_thread(answer)
+            left.send(b"64")
+            found.append([each.decode() for each in left.recv_multipart()])
+            thread.join()
+            left.close()
+    return found
+
+
+def requests():
+    with zmq.Context() as context:
+        server, where = bound(context, zmq.REP)
+        client = connected(context, zmq.REQ, where)
+        states = failure(client.recv), failure(server.send, b"")
+
+        def serve():
+            for _ in range(2):
+                request = server.recv_pyobj()
+                server.send_json({"sum": sum(request)})
+
+        thread = in_thread(serve)
+        client.send_pyobj([1, 2, 3])
+        twice = failure(client.send, b"")
+        answers = [client.recv_json()]
+        client.send(pickle.dumps(range(5)))
+        answers.append(client.recv_json())
+        thread.join()
+        client.close()
+        server.close()
+    return states, twice, answers
+
+
+def routers():
+    with zmq.Context() as context:
+        router, where = bound(context, zmq.ROUTER)
+        router.router_mandatory = 1
+        clients = [connected(context, zmq.DEALER, where, identity=name) for name in (b"a", b"b")]
+        for client in clients:
+            client.send_multipart([b"hello", client.identity])
+        met = sorted(router.recv_multipart() for _ in clients)
+        unknown = failure(router.send_multipart, [b"nobody", b""])
+        for name in (b"b", b"a"):
+            router.send_multipart([name, b"to " + name])
+        found = [client.recv().decode() for client in clients]
+        frame = zmq.Frame(b"of a frame")
+        clients[0].send(frame, copy=False)
+        parts = router.recv_multipart(copy=False)
+        found += [bytes(parts[1]).decode(), memoryview(parts[1].buffer).nbytes, parts[0].more]
+        buffer = bytearray(10)
+        clients[1].send(memoryview(b"into"))
+        router.recv()
+        found += [router.recv_into(buffer), buffer[:5].decode()]
+        for each in (router, *clients):
+            each.close()
+    return [[part.decode() for part in each] for each in met], unknown, found
+
+
+def pipelines():
+    with zmq.Context() as context:
+        source, where = bound(context, zmq.PUSH)
+        sinks = [connected(context, zmq.PULL, where) for _ in range(2)]
+        time.sleep(0.2)
+        for number in range(6):
+            source.send(b"%d" % number)
+        shares = [[int(sink.recv()) for _ in range(3)] for sink in sinks]
+        refused = failure(sinks[0].send, b""), failure(source.recv)
+        for each in (source, *sinks):
+            each.close()
+    return sorted(shares), refused
+
+
+def subscribers():
+    with zmq.Context() as context:
+        source, where = bound(context, zmq.XPUB)
+        subscribed = connected(context, zmq.SUB, where)
+        subscribed.subscribe(b"a")
+        every = connected(context, zmq.SUB, where)
+        every.subscribe("")
+        topics = sorted(source.recv() for _ in range(2))
+        for topic in (b"a1", b"b1", b"a2"):
+            source.send_multipart([topic, b"body"])
+        found = [[subscribed.recv_multipart()[0].decode() for _ in range(2)]]
+        found.append([every.recv_multipart()[0].decode() for _ in range(3)])
+        subscribed.unsubscribe(b"a")
+        topics.append(source.recv())
+        source.send(b"a3")
+        found.append([every.recv().decode(), failure(subscribed.recv, zmq.NOBLOCK)])
+        for each in (source, subscribed, every):
+            each.close(linger=0)
+    return [each.decode() for each in topics], found
+
+
+def full_queues():
+    with zmq.Context() as context:
+        source = context.socket(zmq.PUSH)
+        source.sndhwm = 3
+        source.connect("inproc://nobody-yet")
+        sent = 0
+        while failure(source.send, b"x", zmq.NOBLOCK) == "none":
+            sent += 1
+        source.sndtimeo = 50
+        began = time.monotonic()
+        late = failure(source.send, b"x")
+        waited = time.monotonic() - began >= 0.04
+        sink, _ = bound(context, zmq.PULL, "inproc://nobody-yet")
+        found = [sink.recv().decode() for _ in range(sent)]
+        sink.rcvtimeo = 50
+        found.append(failure(sink.recv))
+        source.close()
+        sink.close()
+    return sent, late, waited, found
+
+
+def mistakes():
+    with zmq.Context() as context:
+        first, where = bound(context, zmq.PULL)
+        found = [failure(context.socket(zmq.PULL).bind, where).replace(where, "where it is")]
+        found.append(failure(context.socket(zmq.PULL).bind, "tcp://192.0.2.1:5555"))
+        found.append(failure(context.socket(zmq.PULL).bind, "nothing://x").partition(":")[0])
+        found.append(failure(context.socket(zmq.PULL).connect, "tcp://127.0.0.1"))
+        found.append(failure(first.unbind, "tcp://127.0.0.1:1").partition(":")[0])
+        port = context.socket(zmq.PUSH).bind_to_random_port("tcp://127.0.0.1")
+        found += [port > 0, first.closed, first.type == zmq.PULL, first.rcvhwm, first.linger]
+        first.close()
+        found += [failure(first.recv), first.closed]
+        try:
+            context.socket(zmq.PUSH).send("text")
+        except TypeError as error:
+            found.append(str(error))
+        context.destroy(linger=0)
+    return found
+
+
+def pollers():
+    with zmq.Context() as context:
+        source, where = bound(context, zmq.PUSH)
+        other, where_other = bound(context, zmq.PUSH, "inproc://other")
+        sinks = connected(context, zmq.PULL, where), connected(context, zmq.PULL, where_other)
+        poller = zmq.Poller()
+        for sink in sinks:
+            poller.register(sink, zmq.POLLIN)
+        found = [len(poller.poll(20)), source.poll(1000, zmq.POLLOUT)]
+        thread = in_thread(lambda: (time.sleep(0.05), source.send(b"x")))
+        found += [[sinks.index(each), events] for each, events in poller.poll()]
+        thread.join()
+        other.send(b"y")
+        found.append(sorted(sinks.index(each) for each, _ in poller.poll()))
+        found.append([each.recv().decode() for each in sinks])
+        for each in (source, other, *sinks):
+            each.close()
+    return found
+
+
+def of_asyncio():
+    async def main():
+        context = zmq.asyncio.Context()
+        router = context.socket(zmq.ROUTER)
+        router.bind("tcp://127.0.0.1:*")
+        client = context.socket(zmq.DEALER)
+        client.connect(router.getsockopt_string(zmq.LAST_ENDPOINT))
+
+        async def serve():
+            while (message := await router.recv_multipart())[1] != b"stop":
+                await router.send_multipart([message[0], message[1][::-1]])
+
+        task = asyncio.create_task(serve())
+        found = []
+        for word in (b"abc", b"", b"defg"):
+            await client.send(word)
+            found.append((await client.recv()).decode())
+        try:
+            await asyncio.wait_for(client.recv(), 0.05)
+        except TimeoutError:
+            found.append("timeout")
+        poller = zmq.asyncio.Poller()
+        poller.register(client, zmq.POLLIN)
+        await client.send(b"xy")
+        found += [events for _, events in await poller.poll(10_000)]
+        await client.send(b"stop")
+        await task
+        context.destroy(linger=0)
+        return found
+
+    return asyncio.run(main())
+
+
+def a_context_that_ends():
+    context = zmq.Context()
+    sink, _ = bound(context, zmq.PULL)
+    found = []
+
+    def wait():
+        found.append(failure(sink.recv))
+        sink.close()
+
+    thread = in_thread(wait)
+    time.sleep(0.05)
+    context.term()
+    thread.join()
+    return found
+
+
+def servers_that_come_late():
+    with zmq.Context() as context:
+        first, where = bound(context, zmq.PULL)
+        source = connected(context, zmq.PUSH, where)
+        source.send(b"to the first")
+        found = [first.recv().decode()]
+        first.close()
+        time.sleep(0.3)
+        second, _ = bound(context, zmq.PULL, where)
+        source.send(b"to the second")
+        found.append(second.recv().decode())
+        source.close()
+        second.close()
+    return found
+
+
+CASES = (
+    pairs, requests, routers, pipelines, subscribers, full_queues, mistakes, pollers, of_asyncio,
+    a_context_that_ends, servers_that_come_late,
+)  # fmt: skip
+
+if __name__ == "__main__":
+    chosen = [each for each in CASES if sys.argv[2:] in ([], [each.__name__])]
+    results = {each.__name__: each() for each in chosen}
+    Path(sys.argv[1]).write_text(json.dumps(results))
