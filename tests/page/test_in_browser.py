@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kernbench.op_log import HostRange
 from kernbench.page import dump_page
 from tests.logs import LogBuilder, kernel, ring
 from tests.page.browser import MISSING, Browser, browser
@@ -75,7 +76,7 @@ def test_every_picture_is_drawn_and_the_console_is_silent(
     for picture in ("overview", "change-bars", "rank-bars", "roofs", "matrix", "memory-curve"):
         assert window.run(DRAWN, picture) > 3, picture
     colors = window.run(INKED)
-    assert "#0072b2" in colors  # of the longest kernel
+    assert {"#5b4bb5", "#8477d9"} & {*colors}  # of the longest kernel
     assert "#e69f00" in colors  # of collectives
     assert ("#14181d" in colors) == (theme == "dark")  # its background
     shown = window.run("return document.body.innerText")
@@ -241,3 +242,50 @@ def test_a_million_launches_are_drawn_within_a_frame_or_two(
     # Milliseconds on an idle machine; here tests run beside each other.
     assert drawn_ms < 1_000
     assert window.console() == []
+
+
+CUT = """
+    const cut = [];
+    for (const box of document.querySelectorAll(".wide"))
+        if (box.scrollWidth > box.clientWidth + 1) cut.push(box.textContent.slice(0, 40));
+    for (const cell of document.querySelectorAll("td.number"))
+        if (cell.scrollWidth > cell.clientWidth + 1) cut.push(cell.textContent);
+    if (document.documentElement.scrollWidth > innerWidth + 1) cut.push("the page");
+    return cut;
+"""
+
+
+def test_a_reader_picks_a_step_and_no_table_is_cut_on_a_phone(
+    window: Browser, tmp_path: Path
+) -> None:
+    log = LogBuilder()
+    name = "a_kernel_with_a_name_that_is_as_long_as_those_of_libraries_are_and_longer"
+    for step, taken_ps in enumerate((9_000_000, 3_000_000, 4_000_000, 5_000_000)):
+        begun_ps = 20_000_000 + 10_000_000 * step
+        # A launch takes the host half a microsecond.
+        log.launch(kernel(name, taken_ps - 500_000), 0, begun_ps + 500_000)
+        named = HostRange(0, f"step {step}", begun_ps, begun_ps + taken_ps)
+        log.log.host_ranges.append(named)
+    page = write_page(tmp_path / "page.html", kept(tmp_path / "run", log.log, ranks=1))
+    opened(window, page)
+    try:
+        for width in (1400, 420):
+            window.size(width, 900)
+            assert window.run(CUT) == [], width
+        shown = "return [document.getElementById('time').textContent, kernbench.timeline.view.from]"
+        # Of those behind the first, the median.
+        assert window.run(shown)[0] == "4.00 \u00b5s"
+        pick = """
+            const choice = document.getElementById("parts");
+            choice.value = [...choice.options].find((each) => each.textContent.startsWith(arguments[0])).value;
+            choice.dispatchEvent(new Event("change"));
+            return document.getElementById("spent").textContent;
+        """  # noqa: E501
+        assert name in window.run(pick, "step 3")
+        assert window.run(shown) == ["5.00 \u00b5s", 50_000_000]
+        assert name not in window.run(pick, "start-up")
+        window.run(pick, "the whole run")
+        assert window.run(shown) == ["55.0 \u00b5s", 0]
+        assert window.console() == []
+    finally:
+        window.size(1300, 900)

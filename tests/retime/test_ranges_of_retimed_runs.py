@@ -117,6 +117,9 @@ def test_commands_are_of_a_steady_step_and_of_what_is_asked_for(saved: SavedRun)
     assert "4 ranges of the name" in listed
     same = json.loads(kernbench("diff", saved.path, saved.path, "--json", "-").output)
     assert same["before_ns"] == steady["time_ns"]
+    marked = kernbench("diff", saved.path, saved.path, "--markdown", "-").output
+    assert "**as long**" in marked
+    assert marked.count("the steady one of 4 steps") == 2
     for wrong, said in (
         (("--range", "forward"), "no range or step of this run is called 'forward'"),
         (("--steps", "7:"), "--steps 7: are none of its 4 steps, 0 to 3"),

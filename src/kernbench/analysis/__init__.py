@@ -7,6 +7,7 @@ from kernbench.analysis.difference import (
     Contribution,
     Difference,
     difference,
+    difference_as_markdown,
     print_difference,
     slower_by,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "communication",
     "critical_path",
     "difference",
+    "difference_as_markdown",
     "difference_by_line",
     "explain",
     "fitting_table",

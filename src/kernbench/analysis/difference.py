@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypedDict
 
@@ -181,9 +181,7 @@ def slower_by(found: Difference) -> float:
 def print_difference(found: Difference, console: Console) -> None:
     """Print the difference, and what it is made of, the largest contribution first."""
     console.print(Text(f"\n{found['before']}: {format_ns(found['before_ns'])}"))
-    sign = "slower" if found["difference_ns"] > 0 else "faster"
-    share = f"{100 * abs(slower_by(found)):.1f} % {sign}" if found["difference_ns"] else "as long"
-    console.print(Text(f"{found['after']}: {format_ns(found['after_ns'])}, {share}"))
+    console.print(Text(f"{found['after']}: {format_ns(found['after_ns'])}, {_share(found)}"))
     if found["difference_ns"] and (
         unsure := pair_line("runs", found["before_ns"], found["after_ns"])
     ):
@@ -213,6 +211,42 @@ def print_difference(found: Difference, console: Console) -> None:
     table.add_row("all", "", *(format_ns(found[key]) for key in ("before_ns", "after_ns")),
                   signed_ns(found["difference_ns"]))  # fmt: skip
     console.print("", table, sep="\n")
+
+
+def difference_as_markdown(found: Difference, said: Sequence[str] = ()) -> str:
+    """Return the difference as Markdown, for a comment on a change.
+
+    ``said`` is what is said of the parts of the runs, a paragraph each.
+    """
+    share = f"**{_share(found)}**"
+    unsure = pair_line("runs", found["before_ns"], found["after_ns"])
+    times = " -> ".join(format_ns(found[key]) for key in ("before_ns", "after_ns"))
+    lines = [
+        f"`{found['after']}` against `{found['before']}`: {share}, {times}"
+        f"{f'; {unsure}' if found['difference_ns'] and unsure else ''}",
+        *(f"\n{each}" for each in said),
+    ]
+    changed = [each for each in found["contributions"] if each["difference_ns"]]
+    if changed:
+        titles = ("what", "held up by", "before", "after", "difference", "because")
+        lines += ["", f"| {' | '.join(titles)} |", f"| --- | --- |{' ---: |' * 3} --- |"]
+    for each in changed[:SHOWN_LINES]:
+        times_of = [format_ns(each[key]) for key in ("before_ns", "after_ns")]
+        name = f"`{each['name']}`" if each["name"] else "-"
+        cells = (name, each["resource"], *times_of, signed_ns(each["difference_ns"]))
+        because = "; ".join(each["causes"])
+        shown = (text.replace("|", "\\|") for text in (*cells, because))
+        lines.append(f"| {' | '.join(shown)} |")
+    rest = changed[SHOWN_LINES:]
+    if rest:
+        left_ns = sum(each["difference_ns"] for each in rest)
+        lines.append(f"| {len(rest)} more | | | | {signed_ns(left_ns)} | |")
+    return "\n".join(lines) + "\n"
+
+
+def _share(found: Difference) -> str:
+    sign = "slower" if found["difference_ns"] > 0 else "faster"
+    return f"{100 * abs(slower_by(found)):.1f} % {sign}" if found["difference_ns"] else "as long"
 
 
 def signed_ns(time_ns: float) -> str:

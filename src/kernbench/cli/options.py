@@ -313,6 +313,12 @@ class AnalysisOptions(SavedRunOptions):
     """What those take that explain runs."""
 
     json: AnalysisJson = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangeOptions(AnalysisOptions):
+    """What those take that explain a part of a run, too."""
+
     range: Range = None
     steps: Steps = None
 

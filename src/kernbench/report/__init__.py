@@ -19,6 +19,7 @@ from kernbench.report.columns import WIDE_COLUMNS
 from kernbench.report.formats.folders import write_execution_traces, write_profiles
 from kernbench.report.formats.kineto import write_kineto
 from kernbench.report.formats.rank_view import HostStep, RankView, process_groups, rank_views
+from kernbench.report.formats.statistics import write_statistics
 from kernbench.report.html import ShownReport, report_html
 from kernbench.report.idle import IdleParts, idle_parts
 from kernbench.report.peaks import Peaks, peaks_of
@@ -83,5 +84,6 @@ __all__ = [
     "write_execution_traces",
     "write_kineto",
     "write_profiles",
+    "write_statistics",
     "write_trace",
 ]

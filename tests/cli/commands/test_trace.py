@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 from pathlib import Path
 
 import pytest
 
+from kernbench.saved import load_run
 from tests.cli.command_line import kernbench
 
 BENCH = """
@@ -45,6 +47,22 @@ def test_names_and_options_ask_for_formats(folder: Path) -> None:
         e["name"] for e in json.loads(gzip.decompress(written.read_bytes()))["traceEvents"]
     }
     assert {"matmul", "cudaLaunchKernel", "Memcpy DtoH (Device -> Pageable)"} <= names_of_events
+    assert kernbench("trace", run, folder / "sums", "--csv").exit_code == 0
+    kernels, copies, calls, ranges = (
+        list(csv.DictReader((folder / "sums" / f"{name}.csv").open()))
+        for name in ("cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum", "cuda_api_sum", "nvtx_sum")
+    )
+    log = load_run(run).log
+    (product,) = (each for each in log.instances if each.template.name == "matmul")
+    (row,) = (each for each in kernels if each["Name"] == "matmul")
+    assert row["Instances"] == "1"
+    assert int(row["Total Time (ns)"]) == round((product.ends_ps[0] - product.starts_ps[0]) / 1000)
+    assert sum(float(each["Time (%)"]) for each in kernels) == pytest.approx(100, abs=0.3)
+    assert "copy_to_host" in {each["Operation"] for each in copies}
+    assert "cudaLaunchKernel" in {each["Name"] for each in calls}
+    assert not ranges
+    both = kernbench("trace", run, folder / "sums", "--csv", "--kineto")
+    assert (both.exit_code, "--kineto and --csv are two formats" in both.output) == (2, True)
     assert kernbench("trace", run, folder / "graphs", "--chakra").exit_code == 0
     assert {each.name for each in (folder / "graphs").iterdir()} == {"run.0.et", "comm_groups.json"}
 

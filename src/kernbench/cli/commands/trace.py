@@ -34,6 +34,10 @@ class TraceOptions(given.SavedRunOptions):
     chakra: Annotated[
         bool, typer.Option("--chakra", help="Into DIR, an execution trace of Chakra per rank.")
     ] = False
+    csv: Annotated[
+        bool,
+        typer.Option("--csv", help="Into DIR, the sums of nsys stats: kernels, copies, ranges."),
+    ] = False
 
 
 PLACE = 22
@@ -44,7 +48,7 @@ app = typer.Typer()
 def _trace(context: typer.Context, options: TraceOptions) -> int:
     """Write the timeline of a saved run, with its critical path, for ui.perfetto.dev.
 
-    Or, with --kineto or --chakra, files that other tools read.
+    Or, with --kineto, --chakra or --csv, files that other tools read.
     """
     return guarded(lambda: write_timeline(options), options.debug, usage=True)
 
@@ -56,9 +60,11 @@ def write_timeline(options: TraceOptions) -> int:
         UsageError: Two formats were asked for.
         OutputError: There is no place for a file, or a folder holds files of another run.
     """
-    if options.kineto and options.chakra:
-        raise UsageError("--kineto and --chakra are two formats; write them to two folders")
-    if options.kineto or options.chakra:
+    asked = [name for name in ("kineto", "chakra", "csv") if getattr(options, name)]
+    if len(asked) > 1:
+        names = " and ".join(f"--{name}" for name in asked[:2])
+        raise UsageError(f"{names} are two formats; write them to two folders")
+    if asked:
         return _write_folder(options)
     from kernbench.outputs import Outputs
     from kernbench.saved import load_run
@@ -73,10 +79,14 @@ def write_timeline(options: TraceOptions) -> int:
 
 
 def _write_folder(options: TraceOptions) -> int:
-    from kernbench.report import write_execution_traces, write_profiles
+    from kernbench.report import write_execution_traces, write_profiles, write_statistics
     from kernbench.saved import load_run
 
     run = load_run(options.run)
+    if options.csv:
+        names = ", ".join(each.name for each in write_statistics(run.log, options.file))
+        print(f"{options.file}: {names}", file=sys.stderr)
+        return DONE
     write = write_profiles if options.kineto else write_execution_traces
     files = write(run.log, run.machine, run.ranks, options.file)
     said = f"{files[0].name} to {files[-1].name}" if len(files) > 1 else files[0].name

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernbench.cli import options as given
-from kernbench.cli.programs.reporting import DONE, FAILED, guarded, show_or_write
+from kernbench.cli.programs.reporting import DONE, FAILED, STDOUT, guarded, show_or_write
 from kernbench.cli.registry import options_command
 from kernbench.errors import UsageError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffOptions(given.AnalysisOptions):
+class DiffOptions(given.RangeOptions):
     """What ``kernbench diff`` was given."""
 
     before: Annotated[str, typer.Argument(metavar="A", help="A run that --save has kept.")]
@@ -25,6 +25,10 @@ class DiffOptions(given.AnalysisOptions):
     fail_over: Annotated[
         str | None,
         typer.Option(metavar="5%", help="Exit with 1 if B takes longer than A by more than this."),
+    ] = None
+    markdown: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|-", help="Write it as Markdown; - is stdout."),
     ] = None
     lines: Annotated[
         bool, typer.Option("--lines", help="Also by lines of the programs, though they moved.")
@@ -48,13 +52,17 @@ def show_difference(options: DiffOptions) -> int:
     from kernbench.analysis import (
         RunPart,
         difference,
+        difference_as_markdown,
         difference_by_line,
         print_difference,
         print_difference_by_line,
         slower_by,
     )
+    from kernbench.outputs import write_text
     from kernbench.saved import load_run
 
+    if options.json == options.markdown == STDOUT:
+        raise UsageError("only one of --json and --markdown can go to stdout")
     most = None if options.fail_over is None else parse_share(options.fail_over)
     before, after = load_run(options.before), load_run(options.after)
     old, new = (options.part(run.log) for run in (before, after))
@@ -73,7 +81,13 @@ def show_difference(options: DiffOptions) -> int:
         if options.lines:
             print_difference_by_line(lines, console)
 
-    show_or_write({**found, "lines": lines} if options.lines else found, options.json, show)
+    said = [each.said for each in (old, new) if each.said]
+    if options.markdown == STDOUT:
+        print(difference_as_markdown(found, said), end="")
+    else:
+        if options.markdown is not None:
+            write_text(options.markdown, difference_as_markdown(found, said))
+        show_or_write({**found, "lines": lines} if options.lines else found, options.json, show)
     return FAILED if most is not None and slower_by(found) > most else DONE
 
 

@@ -16,7 +16,7 @@ from kernbench.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class FindingsOptions(given.AnalysisOptions):
+class FindingsOptions(given.RangeOptions):
     """What ``kernbench findings`` was given."""
 
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]

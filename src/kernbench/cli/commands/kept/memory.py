@@ -13,7 +13,7 @@ from kernbench.cli.registry import options_command
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryOptions(given.AnalysisOptions):
+class MemoryOptions(given.RangeOptions):
     """What ``kernbench memory`` was given."""
 
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]

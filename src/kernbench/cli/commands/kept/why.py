@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhyOptions(given.AnalysisOptions):
+class WhyOptions(given.RangeOptions):
     """What ``kernbench why`` was given."""
 
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
