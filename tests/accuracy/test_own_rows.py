@@ -81,11 +81,20 @@ def test_published_rows_are_refused_in_a_sentence(
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("spelled", ["bfloat16", "torch.bfloat16", "BF16"])
-def test_dtypes_of_rows_are_read_as_people_write_them(tmp_path: Path, spelled: str) -> None:
+@pytest.mark.parametrize("head", [ROWS, COLLECTIVES])
+@pytest.mark.parametrize(
+    ("spelled", "name"),
+    [
+        ("torch.bfloat16", "bf16"), ("BF16", "bf16"), ("Half", "fp16"), ("f16", "fp16"),
+        ("torch.float32", "fp32"), ("F32", "fp32"), ("float8_e4m3fn", "fp8"), ("int3", "int3"),
+    ],
+)  # fmt: skip
+def test_dtypes_of_rows_are_read_as_people_write_them(
+    tmp_path: Path, head: str, spelled: str, name: str
+) -> None:
     rows = tmp_path / "rows.csv"
-    rows.write_text(ROWS + f"H100,add,{spelled},4096,4096,40,me\nH100,add,bf16,4096,4096,40,me\n")
-    assert [row.dtype for row in read_rows([rows])] == ["bf16", "bf16"]
+    rows.write_text(head + f"H100,add,{spelled},8,4096,40,me\nH100,add,{name},8,4096,40,me\n")
+    assert [row.dtype for row in read_rows([rows])] == [name, name]
 
 
 def test_nothing_to_score_is_an_error(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ from kernbench.hardware.scenarios.interruptions import Interruptions
 from kernbench.hardware.scenarios.specs import DeathSpec, ScenarioSpec
 from kernbench.hardware.schema import machine_schema
 from kernbench.hardware.sizes import file_of
-from kernbench.hardware.sources import fitted_constants, leaves, source_of
+from kernbench.hardware.sources import FITTED, fitted_constants, leaves, source_of
 from kernbench.hardware.specs import (
     CacheSpec,
     CubeSpec,
@@ -67,6 +67,7 @@ from kernbench.hardware.template import machine_template
 from kernbench.hardware.topology import NO_LINK, SWITCH
 
 __all__ = [
+    "FITTED",
     "NO_LINK",
     "PLAIN_PROTOCOL",
     "PS_PER_NS",

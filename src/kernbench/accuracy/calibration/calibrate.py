@@ -2,60 +2,100 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from kernbench.accuracy.calibration.constants import Constant, constants_of, number_at
+from kernbench.accuracy.calibration.constants import (
+    Constant,
+    constants_of,
+    rate_at,
+    rates_of,
+)
 from kernbench.accuracy.calibration.least_squares import solve
 from kernbench.accuracy.calibration.rows import Array, Modeled, RowModel
 from kernbench.accuracy.rows import Category, Row, part_of
 from kernbench.accuracy.score import Errors, errors_of
 from kernbench.errors import UnknownNameError, UsageError, nearest
-from kernbench.hardware import edited, machine_text, parse_machine
-from kernbench.inputs import parse_yaml
+from kernbench.hardware import (
+    Machine,
+    MachineSpec,
+    changed_machine,
+    edited,
+    leaves,
+    machine_text,
+    parse_machine,
+)
 
 _SCALE = 0.05
 """The residual, as a logarithm of time, from which a row is treated as an outlier."""
+_PRIOR = math.log(3)
+"""How far a constant is from where it begins, as a standard deviation of its logarithm."""
 _ROUNDS_OF_TILES = 3
-_ROUNDS_OF_STEPS = 4
-_LEAST_ROWS_PER_CONSTANT = 3
-_NUDGE = 1.1
-"""The factor by which a constant is changed to see whether any row depends on it."""
-_STILL = 1e-6
-"""Changes of a time that are rounding."""
-_FARTHEST = 6.0
+_ROUNDS_OF_STEPS = 6
+_NUDGE = 0.05
+"""The change of a constant, as a logarithm, by which is seen which rows depend on it."""
+_STILL = 1e-3
+"""A change of a row's time, over that of the constant, below which the row does not tell it."""
+_KNOWN = 0.25
+"""A constant whose standard deviation is larger than this share of the prior's is not known."""
+_OF_BOTH = 0.25
+"""A product is known where it varies by less than this share of what its factors do."""
+_FARTHEST = 12.0
 """The factor by which a constant may grow or shrink."""
 _PLAIN = RowModel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
-    """Constants fitted to the rows of one category."""
+class FittedConstant:
+    """One constant, and what rows say of it."""
+
+    key: str
+    before: float
+    after: float
+    deviation: float | None
+    """By which share of itself it is off at a standard deviation; None where no row tells."""
+    rows: tuple[Row, ...] = ()
+    """The rows whose times depend on it, those first that depend on it most."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether rows say what it is, beside what else they depend on."""
+        return self.deviation is not None and self.deviation < _KNOWN * _PRIOR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CategoryErrors:
+    """Errors on the rows of a category, before and after."""
 
     category: Category
-    constants: tuple[tuple[str, float, float], ...]
-    """Key, value before, and value after, per constant."""
     fitted_before: Errors
     fitted_after: Errors
     """Errors on the rows that the constants were fitted to."""
     apart_before: Errors
     apart_after: Errors
     """Errors on held-out rows."""
-    sources: tuple[str, ...]
-    undetermined: tuple[str, ...] = ()
-    """Keys that no row's time depends on: they stay as they were, with their sources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """A machine's text with fitted constants, and the errors."""
+    """A machine's text with fitted constants, what is known of each, and the errors."""
 
     text: str
-    fits: tuple[Fitted, ...]
+    constants: tuple[FittedConstant, ...]
+    errors: tuple[CategoryErrors, ...]
+    sources: tuple[str, ...]
+    refused: tuple[tuple[Row, str], ...]
+    """Rows that were not used, and why."""
+    together: tuple[tuple[str, str, float], ...] = ()
+    """Pairs of constants of which rows know the product alone, with its deviation."""
+    stated: dict[str, str] = field(default_factory=dict)
+    """Rates that stay because a source states them, with it."""
 
 
 def calibrate(
@@ -70,19 +110,23 @@ def calibrate(
 ) -> Calibration:
     """Return ``machine`` with its constants fitted to rows of its devices.
 
-    One of ``parts`` parts of the rows, by whole shapes, is held out and only scored; at most
-    ``most_rows`` are fitted to, and as many scored, chosen deterministically. ``only`` names the
-    constants that may change. ``say`` is called with lines that report progress; ``model`` is how
-    rows were measured.
+    All rows are fitted to at once, by robust least squares on the logarithm of time; each constant
+    is held near where it begins by a prior, so that one that no row depends on stays there. One of
+    ``parts`` parts of the rows, by whole shapes, is held out and only scored; of each category at
+    most ``most_rows`` are fitted to, and as many scored, chosen deterministically. ``only`` names
+    the constants that may change; else they are those that no vendor states, and rates, bandwidths
+    and ports that no source states. ``say`` is called with lines that report progress; ``model`` is
+    how rows were measured.
 
     Raises:
-        UsageError: No row is of a device of the machine, or there are too few for the constants.
+        UsageError: No row is of a device of the machine, or can be predicted.
         UnknownNameError: ``only`` names no constant.
     """
     if parts < 2:
         raise UsageError(f"parts must be at least 2, one of them held out, but got {parts}")
     text, origin = machine_text(machine)
-    spec = parse_machine(text, origin).spec
+    start = parse_machine(text, origin)
+    spec = start.spec
     own = [row for row in rows if row.device in spec.devices]
     if not own:
         found = sorted({row.device for row in rows})
@@ -91,160 +135,273 @@ def calibrate(
             f"{', '.join(spec.devices) or 'none (add devices: [NAME] to the file)'}; "
             f"the rows are of {', '.join(found) or 'none'}"
         )
-    _check_names(only, parse_yaml(text, origin), spec.name)
-    fits = []
-    for category in Category:
-        of_category = [row for row in own if row.category is category]
-        constants = _chosen(constants_of(category, parse_yaml(text, origin)), only)
-        if not of_category or not constants:
-            continue
-        fit = _Fit(text, origin, category, constants, model)
-        text, fitted = fit.run(of_category, parts, most_rows, say)
-        fits.append(fitted)
-    if not fits:
+    categories = [each for each in Category if any(row.category is each for row in own)]
+    constants, stated = _constants(spec, categories, only)
+    fit = _Fit(start, constants, model, say)
+    refused = [
+        (row, f"of {row.device}, no device of {spec.name}") for row in rows if row not in own
+    ]
+    for category in categories:
+        refused += fit.take(category, own, parts, most_rows)
+    if not fit.fitted or not constants:
+        why = "; ".join(dict.fromkeys(f"{row.where}: {said}" for row, said in refused[:3]))
         raise UsageError(
-            f"nothing to fit: no row is of a category that determines a constant of {spec.name}"
+            f"nothing to fit: no row determines a constant of {spec.name}"
             + (f" named {', '.join(only)}" if only else "")
+            + (f"; {why}" if why else "")
         )
-    return Calibration(text=text, fits=tuple(fits))
+    return fit.run(text, origin, refused, stated)
 
 
-def _check_names(only: Sequence[str], data: Mapping[str, Any], name: str) -> None:
-    known = {each.key for category in Category for each in constants_of(category, data)}
+def _constants(
+    spec: MachineSpec, categories: Sequence[Category], only: Sequence[str]
+) -> tuple[list[Constant], dict[str, str]]:
+    """Return what may be fitted, and rates that are stated.
+
+    Raises:
+        UnknownNameError: ``only`` names no constant.
+    """
+    data = spec.model_dump(mode="json", exclude_defaults=True)
+    free, stated = rates_of(spec)
+    every = [each for category in Category for each in constants_of(category, data)] + free
+    if not only:
+        asked = [each for category in categories for each in constants_of(category, data)] + free
+        has_links = Category.COLLECTIVES in categories
+        return [each for each in asked if has_links or not each.key.startswith("links.")], stated
+    every += map(rate_at, stated)
+    known = {each.key: each for each in every}
     for key in only:
         if key not in known:
-            raise UnknownNameError(f"{name} has no constant {key!r} to fit: {nearest(key, known)}")
-
-
-def _chosen(constants: Sequence[Constant], only: Sequence[str]) -> tuple[Constant, ...]:
-    return tuple(each for each in constants if not only or each.key in only)
+            raise UnknownNameError(
+                f"{spec.name} has no constant {key!r} to fit: {nearest(key, known)}"
+            )
+    return [known[key] for key in only], {}
 
 
 class _Fit:
-    """A fit of the constants that one category determines."""
+    """A fit of constants to rows of all categories."""
 
     def __init__(
         self,
-        text: str,
-        origin: str,
-        category: Category,
+        machine: Machine,
         constants: Sequence[Constant],
         model: RowModel,
+        say: Callable[[str], None],
     ) -> None:
-        self.text = text
-        self.model = model
-        self.origin = origin
-        self.category = category
-        self.constants = constants
-        data = parse_yaml(text, origin)
-        self.start = np.array([number_at(data, each.key) for each in constants], dtype=np.float64)
+        self.machine, self.constants, self.model, self.say = machine, constants, model, say
+        data = dict(leaves(machine.spec.model_dump(mode="json")))
+        self.start = np.array([data[each.key] for each in constants], dtype=np.float64)
+        self.fitted: list[Modeled] = []
+        self.apart: list[Modeled] = []
+        self._known: dict[tuple[float, ...], Machine] = {}
 
-    def with_values(
-        self, values: Sequence[float], source: str | None = None, moved: Sequence[bool] = ()
-    ) -> str:
-        """Return the machine's text with the given constants; ``source`` is of those ``moved``."""
-        numbers = {}
-        for constant, value in zip(self.constants, values, strict=True):
-            for key in (constant.key, *constant.tied):
-                numbers[key] = float(value)
-        sources = {}
-        if source is not None:
-            for constant, is_moved in zip(self.constants, moved, strict=True):
-                if is_moved:
-                    sources[constant.key] = source
-                    sources |= dict.fromkeys(constant.tied, f"tied to {constant.key}")
-        return edited(self.text, numbers, sources, self.origin)
+    def take(
+        self, category: Category, rows: Sequence[Row], parts: int, most_rows: int
+    ) -> list[tuple[Row, str]]:
+        """Take the rows of a category; return those that are not used, and why."""
+        own = [row for row in rows if row.category is category]
+        refused = [(row, row.why_no_time) for row in own if not row.time_us]
+        timed = [row for row in own if row.time_us]
+        shuffled = random.Random(1).sample(timed, len(timed))
+        for held, into in ((False, self.fitted), (True, self.apart)):
+            part = [row for row in shuffled if (part_of(row, parts) == 0) is held]
+            if not part:
+                continue
+            refused += [(row, "more rows than --rows") for row in part[most_rows:]]
+            modeled = self.model.of(category, part[:most_rows], self.machine)
+            refused += modeled.refused
+            if modeled.rows:
+                into.append(modeled)
+        self.say(
+            f"{category}: {_count(self.fitted, category)} rows to fit to, "
+            f"{_count(self.apart, category)} held out"
+        )
+        return refused
+
+    def with_values(self, values: Array) -> Machine:
+        """Return the machine with the given constants."""
+        key = tuple(values.tolist())
+        found = self._known.get(key)
+        if found is None:
+            self._known.clear()
+            changes = dict(self._numbers(values))
+            found = self._known[key] = changed_machine(self.machine, changes)
+        return found
+
+    def _numbers(self, values: Array) -> list[tuple[str, Any]]:
+        pairs = []
+        for each, value in zip(self.constants, values.tolist(), strict=True):
+            number = max(round(value), 1) if each.is_whole else float(f"{value:.6g}")
+            pairs += [(key, number) for key in (each.key, *each.tied)]
+        return pairs
 
     def run(
-        self, rows: Sequence[Row], parts: int, most_rows: int, say: Callable[[str], None]
-    ) -> tuple[str, Fitted]:
-        shuffled = random.Random(1).sample(list(rows), len(rows))
-        kept, apart = (
-            [row for row in shuffled if (part_of(row, parts) == 0) is held][:most_rows]
-            for held in (False, True)
-        )
-        say(f"{self.category}: {len(kept)} rows to fit to, {len(apart)} held out")
-        self._check_count(len(kept))
-        fitted_to = self.model.of(self.category, kept, self.text)
-        scored = self.model.of(self.category, apart, self.text) if apart else None
-        self._check_count(len(fitted_to.rows))
-        before = [_errors(each, self.text) for each in (fitted_to, scored)]
-        values = self._solve(fitted_to, say)
-        moved = self._moved(fitted_to, values)
-        values = np.where(moved, values, self.start)
-        keys = [each.key for each in self.constants]
-        unmoved = tuple(key for key, each in zip(keys, moved, strict=True) if not each)
-        for key in unmoved:
-            say(f"{self.category}: {key} moves no row: left as it was")
-        named = sorted({row.source for row in fitted_to.rows})
-        said = f"fitted to {len(fitted_to.rows)} rows of {', '.join(named)}"
-        text = self.with_values(list(values), said, list(moved))
-        for each in (fitted_to, scored):
-            if each is not None:
-                each.narrow(text)
-        after = [_errors(each, text) for each in (fitted_to, scored)]
-        changes = zip(self.constants, self.start, values, strict=True)
-        return text, Fitted(
-            category=self.category,
-            constants=tuple((each.key, float(old), float(new)) for each, old, new in changes),
-            fitted_before=before[0],
-            apart_before=before[1],
-            fitted_after=after[0],
-            apart_after=after[1],
+        self,
+        text: str,
+        origin: str,
+        refused: Sequence[tuple[Row, str]],
+        stated: dict[str, str],
+    ) -> Calibration:
+        before = [_errors(each, self.machine) for each in (*self.fitted, *self.apart)]
+        values = self._solve()
+        slopes = self._slopes(values)
+        covariance = self._covariance(values, slopes)
+        found = self._said(values, slopes, np.sqrt(np.diag(covariance)))
+        tells = np.array([each.deviation is not None for each in found])
+        values = np.where(tells, values, self.start)
+        found = [
+            each if is_told else FittedConstant(key=each.key, before=each.before, after=each.before,
+                                                deviation=None)
+            for each, is_told in zip(found, tells, strict=True)
+        ]  # fmt: skip
+        machine = self.with_values(values)
+        rows = [row for each in self.fitted for row in each.rows]
+        named = sorted({row.source for row in rows})
+        numbers, sources = {}, {}
+        said = f"fitted to {len(rows)} rows of {', '.join(named)}"
+        told = {each.key for each, tell in zip(self.constants, tells, strict=True) if tell}
+        tied = {key: each.key for each in self.constants for key in each.tied}
+        for key, number in self._numbers(values):
+            if tied.get(key, key) in told:
+                numbers[key] = number
+                sources[key] = f"tied to {tied[key]}" if key in tied else said
+        for each in (*self.fitted, *self.apart):
+            each.narrow(machine)
+        after = [_errors(each, machine) for each in (*self.fitted, *self.apart)]
+        return Calibration(
+            text=edited(text, numbers, sources, origin),
+            constants=tuple(found),
+            errors=tuple(self._by_category(before, after)),
             sources=tuple(named),
-            undetermined=unmoved,
+            refused=tuple(refused),
+            together=tuple(_together(found, covariance)),
+            stated=stated,
         )
 
-    def _moved(self, rows: Modeled, values: Array) -> Array:
-        """Return which constants some row's time depends on where the fit ended."""
-        times = rows.times_us(self.with_values(list(values)))
-        found = []
-        for index, constant in enumerate(self.constants):
-            tried = values.copy()
-            tried[index] *= 1 / _NUDGE if constant.is_share else _NUDGE
-            other = rows.times_us(self.with_values(list(tried)))
-            found.append(bool(np.abs(other / times - 1).max() > _STILL))
-        return np.array(found)
+    def _by_category(
+        self, before: Sequence[Errors], after: Sequence[Errors]
+    ) -> list[CategoryErrors]:
+        nothing = errors_of(np.zeros(0), np.zeros(0))
+        places: dict[Category, dict[bool, int]] = {}
+        for number, each in enumerate((*self.fitted, *self.apart)):
+            is_apart = number >= len(self.fitted)
+            places.setdefault(each.rows[0].category, {})[is_apart] = number
 
-    def _check_count(self, found: int) -> None:
-        least = _LEAST_ROWS_PER_CONSTANT * len(self.constants)
-        if found < least:
-            raise UsageError(
-                f"{len(self.constants)} constants of {self.category} need at least {least} rows "
-                f"that the model answers, but there are {found}; give more rows, or "
-                f"name the constants to fit"
+        def at(found: Sequence[Errors], place: int | None) -> Errors:
+            return nothing if place is None else found[place]
+
+        return [
+            CategoryErrors(
+                category=category,
+                fitted_before=at(before, where.get(False)),
+                fitted_after=at(after, where.get(False)),
+                apart_before=at(before, where.get(True)),
+                apart_after=at(after, where.get(True)),
             )
+            for category, where in places.items()
+        ]
 
-    def _solve(self, rows: Modeled, say: Callable[[str], None]) -> Array:
-        upper = np.array(
-            [
-                min(1.0, value * _FARTHEST) if each.is_share else value * _FARTHEST
-                for each, value in zip(self.constants, self.start, strict=True)
-            ]
-        )
+    def _solve(self) -> Array:
+        shares = np.array([each.is_share for each in self.constants])
+        upper = np.where(shares, np.minimum(1.0, self.start * _FARTHEST), self.start * _FARTHEST)
         lower = self.start / _FARTHEST
-        values = self.start.copy()
+        values = np.minimum(self.start, upper)
         for number in range(_ROUNDS_OF_TILES):
-            if number and not rows.narrow(self.with_values(list(values))):
+            machine = self.with_values(values)
+            changed = [each.narrow(machine) for each in self.fitted] if number else [True]
+            if not any(changed):
                 break
             values = solve(
-                lambda tried: self._residuals(rows, tried),
+                self._residuals,
                 values,
                 lower,
                 upper,
                 scale=_SCALE,
                 rounds=_ROUNDS_OF_STEPS,
+                differences=self._differences(values),
             )
-            found = _errors(rows, self.with_values(list(values)))
-            say(f"{self.category}: round {number + 1} of {_ROUNDS_OF_TILES}: MAPE {found.mape:.2f}")
+            found = np.abs(np.exp(self._of_rows(values)) - 1)
+            self.say(f"round {number + 1} of {_ROUNDS_OF_TILES}: MAPE {100 * found.mean():.2f}")
         return values
 
-    def _residuals(self, rows: Modeled, values: Array) -> Array:
-        measured = np.array([row.time_us for row in rows.rows])
-        return np.asarray(np.log(rows.times_us(self.with_values(list(values))) / measured))
+    def _differences(self, values: Array) -> Array:
+        """Return by how much, as a logarithm, constants change to see what depends on them."""
+        whole = np.array([each.is_whole for each in self.constants])
+        return np.where(whole, np.maximum(0.02, np.log1p(1 / np.maximum(values, 1))), 0.02)
+
+    def _of_rows(self, values: Array) -> Array:
+        """Return the logarithms of modeled over measured times."""
+        machine = self.with_values(values)
+        return np.concatenate(
+            [
+                np.log(each.times_us(machine) / np.array([row.time_us for row in each.rows]))
+                for each in self.fitted
+            ]
+        )
+
+    def _residuals(self, values: Array) -> Array:
+        away = np.log(values / self.start) * (_SCALE / _PRIOR)
+        return np.concatenate([self._of_rows(values), away])
+
+    def _slopes(self, values: Array) -> Array:
+        """Return how each row's time goes with each constant, both as logarithms."""
+        here = self._of_rows(values)
+        steps = np.maximum(self._differences(values), _NUDGE)
+        columns = []
+        for index, (constant, step) in enumerate(zip(self.constants, steps, strict=True)):
+            tried = values.copy()
+            tried[index] *= math.exp(-step if constant.is_share else step)
+            columns.append((self._of_rows(tried) - here) / (-step if constant.is_share else step))
+        return np.stack(columns, axis=1)
+
+    def _covariance(self, values: Array, slopes: Array) -> Array:
+        """Return how the logarithms of constants vary, as in a linear model with the prior."""
+        off = self._of_rows(values)
+        # Measurements that the model fits no better than this are no better than this.
+        noise = max(float(np.sqrt(np.mean(off**2))), 0.01)
+        normal = slopes.T @ slopes / noise**2 + np.eye(len(values)) / _PRIOR**2
+        return np.asarray(np.linalg.inv(normal))
+
+    def _said(self, values: Array, slopes: Array, deviations: Array) -> list[FittedConstant]:
+        """Return the constants with what rows say of each."""
+        rows = [row for each in self.fitted for row in each.rows]
+        found = []
+        for index, each in enumerate(self.constants):
+            strength = np.abs(slopes[:, index])
+            order = np.argsort(-strength, kind="stable")
+            own = [rows[place] for place in order if strength[place] > _STILL]
+            found.append(
+                FittedConstant(
+                    key=each.key,
+                    before=float(self.start[index]),
+                    after=float(self._numbers(values)[self._place(index)][1]),
+                    deviation=float(deviations[index]) if own else None,
+                    rows=tuple(own),
+                )
+            )
+        return found
+
+    def _place(self, index: int) -> int:
+        return sum(1 + len(each.tied) for each in self.constants[:index])
 
 
-def _errors(rows: Modeled | None, text: str) -> Errors:
-    if rows is None or not rows.rows:
+def _together(
+    found: Sequence[FittedConstant], covariance: Array
+) -> Iterator[tuple[str, str, float]]:
+    """Yield pairs of constants that are not known, and whose product is."""
+    unknown = [n for n, each in enumerate(found) if each.deviation and not each.is_known]
+    for one, other in combinations(unknown, 2):
+        both = covariance[one, one] + covariance[other, other] + 2 * covariance[one, other]
+        least = min(covariance[one, one], covariance[other, other])
+        if 0 <= both < _OF_BOTH**2 * least:
+            yield found[one].key, found[other].key, math.sqrt(both)
+
+
+def _count(models: Sequence[Modeled], category: Category) -> int:
+    return sum(len(each.rows) for each in models if each.rows[0].category is category)
+
+
+def _errors(rows: Modeled, machine: Machine) -> Errors:
+    if not rows.rows:
         return errors_of(np.zeros(0), np.zeros(0))
-    return errors_of(rows.times_us(text), np.array([row.time_us for row in rows.rows]))
+    return errors_of(rows.times_us(machine), np.array([row.time_us for row in rows.rows]))

@@ -1,8 +1,7 @@
-"""Which numbers of a machine file may be fitted, and to rows of which category.
+"""Which numbers of a machine file may be fitted.
 
-What a vendor states is never fitted. GEMMs determine the overhead of kernels and how far engines
-and caches are from peak; elementwise rows how much of HBM's bandwidth a stream reaches; collectives
-what each protocol of the library costs.
+What a source states is not. Of a file that somebody begins for a device of their own, with
+``kernbench machine new``, most numbers are assumed, and rates, bandwidths and ports may be fitted.
 """
 
 from __future__ import annotations
@@ -12,6 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernbench.accuracy.rows import Category
+from kernbench.hardware import FITTED, MachineSpec, leaves, source_of
+
+_ASSUMED = "assumed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,8 @@ class Constant:
     """Numbers that measurements cannot distinguish from it: they get the same value."""
     is_share: bool = False
     """Whether it is at most 1."""
+    is_whole: bool = False
+    """Whether it is a whole number."""
 
 
 _GEMM = (
@@ -36,14 +40,27 @@ _GEMM = (
     Constant(key="sip.cache.bandwidth_gbps"),
     Constant(key="sip.sustained.clock_loss", is_share=True),
 )
-_MEMBOUND = (Constant(key="sip.cube.hbm_efficiency", is_share=True),)
+_MEMBOUND = (
+    Constant(key="sip.cube.hbm_efficiency", is_share=True),
+    Constant(key="sip.cube.hbm_load_efficiency", is_share=True),
+)
+_RATES = (
+    "sip.pe.gemm.flops_per_clock",
+    "sip.pe.math.elements_per_clock",
+    "sip.cube.hbm_bandwidth_gbps",
+    "sip.pe.dma_port_gbps",
+    "sip.die_to_die.bandwidth_gbps",
+    "links.bandwidth_gbps",
+    "links.latency_ns",
+)
+"""What a vendor may state: fitted where nobody does."""
 # Of a protocol; whatever else a file gives it (tails, limits) is the library's, not fitted.
 _PROTOCOL = ("launch_us", "launch_per_rank_us", "step_us", "round_us", "bandwidth_share", "us",
              "us_per_rank")  # fmt: skip
 
 
 def constants_of(category: Category, data: Mapping[str, Any]) -> tuple[Constant, ...]:
-    """Return the constants of a machine file that rows of a category determine.
+    """Return the constants of a machine file that no vendor states and a category determines.
 
     ``data`` is the file as mappings. Constants that the file leaves out (a device without a cache,
     for example) are not added.
@@ -64,6 +81,25 @@ def constants_of(category: Category, data: Mapping[str, Any]) -> tuple[Constant,
         for each in offered
         if number_at(data, each.key) is not None
     )
+
+
+def rates_of(spec: MachineSpec) -> tuple[list[Constant], dict[str, str]]:
+    """Return the rates of a machine that may be fitted, and those that are stated, with by whom."""
+    free: list[Constant] = []
+    stated: dict[str, str] = {}
+    for key, value in leaves(spec.model_dump(mode="json", exclude_defaults=True)):
+        if any(key == rate or key.startswith(f"{rate}.") for rate in _RATES) and value:
+            source = source_of(spec, key)
+            if source is None or source.startswith((_ASSUMED, FITTED)):
+                free.append(rate_at(key))
+            else:
+                stated[key] = source
+    return free, stated
+
+
+def rate_at(key: str) -> Constant:
+    """Return a rate as a constant."""
+    return Constant(key=key, is_whole=key.rpartition(".")[0].endswith("_per_clock"))
 
 
 def _of_collectives(data: Mapping[str, Any], path: str) -> Iterator[Constant]:

@@ -17,26 +17,35 @@ _DAMPINGS = (0.0, 0.1, 1.0, 10.0)
 
 
 def solve(
-    residuals: Residuals, start: Array, lower: Array, upper: Array, *, scale: float, rounds: int
+    residuals: Residuals,
+    start: Array,
+    lower: Array,
+    upper: Array,
+    *,
+    scale: float,
+    rounds: int,
+    differences: Array | None = None,
 ) -> Array:
     """Return the constants, within bounds, that minimize the sum of ``rho(residual)``.
 
     ``rho(r) = 2 scale^2 (sqrt(1 + (r / scale)^2) - 1)``: quadratic for small residuals, linear for
     large ones, so that a few outliers do not determine the result. Steps are taken in the
     logarithm of the constants, by Gauss-Newton with damping where a whole step does not help. A
-    round costs one evaluation per constant and one per damping tried.
+    round costs one evaluation per constant and one per damping tried. ``differences`` are the
+    changes, in logarithms, by which slopes are found.
     """
     low, high = np.log(lower), np.log(upper)
     at = np.clip(np.log(start), low, high)
     found = residuals(np.exp(at))
+    steps = np.full(len(start), _DIFFERENCE) if differences is None else differences
     for _ in range(rounds):
         # Away from the nearer bound, so that the difference is taken inside the bounds.
-        signs = np.where(at + _DIFFERENCE <= high, 1.0, -1.0)
+        signed = np.where(at + steps <= high, steps, -steps)
         columns = []
-        for index, sign in enumerate(signs):
+        for index, difference in enumerate(signed):
             moved = at.copy()
-            moved[index] += sign * _DIFFERENCE
-            columns.append((residuals(np.exp(moved)) - found) * (sign / _DIFFERENCE))
+            moved[index] += difference
+            columns.append((residuals(np.exp(moved)) - found) / difference)
         jacobian = np.stack(columns, axis=1)
         weights = (1 + (found / scale) ** 2) ** -0.25
         step = None

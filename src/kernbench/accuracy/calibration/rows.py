@@ -1,4 +1,4 @@
-"""Measured rows as a function from a machine to their modeled times."""
+"""Measured rows as functions from a machine to their modeled times."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.accuracy.predictors import GEMM_DTYPES, problem_of
-from kernbench.accuracy.rows import OWN, Category, Machines, Predictors, Row
+from kernbench.accuracy.rows import (
+    OWN,
+    Answer,
+    Category,
+    Machines,
+    Predictor,
+    Predictors,
+    Row,
+)
 from kernbench.errors import MachineError
-from kernbench.hardware import Machine, parse_machine
+from kernbench.hardware import Machine, changed_machine
 from kernbench.ops import GemmTile
 from kernbench.plans import Cached, GemmTuner, Problem, Timed
 
@@ -26,11 +34,14 @@ class Modeled(Protocol):
 
     rows: list[Row]
 
-    def times_us(self, text: str) -> Array:
-        """Return the modeled time of every row on the machine that the text describes."""
+    refused: list[tuple[Row, str]]
+    """Rows that it cannot predict, and why."""
+
+    def times_us(self, machine: Machine) -> Array:
+        """Return the modeled time of every row on a machine."""
         ...
 
-    def narrow(self, text: str) -> bool:
+    def narrow(self, machine: Machine) -> bool:
         """Search again for the best choices on this machine; return whether any changed."""
         ...
 
@@ -62,29 +73,35 @@ class GemmRows:
     traces do not depend on constants, so timing the rows again is cheap.
     """
 
-    def __init__(self, rows: Sequence[Row], text: str, measuring: Measuring | None = None) -> None:
+    def __init__(
+        self, rows: Sequence[Row], machine: Machine, measuring: Measuring | None = None
+    ) -> None:
         self.rows = [row for row in rows if row.dtype in GEMM_DTYPES and row.op == "gemm"]
+        self.refused = [
+            (row, f"no kernel for op {row.op}" if row.op != "gemm" else _no_dtype(row.dtype))
+            for row in rows
+            if row not in self.rows
+        ]
         self._measuring = measuring or Measuring()
         self._tuner = GemmTuner(most_traces=None)
         self._tiles: list[list[GemmTile]] = []
-        self.narrow(text)
+        self.narrow(machine)
 
-    def narrow(self, text: str) -> bool:
-        machine = _one(text)
+    def narrow(self, machine: Machine) -> bool:
         before, self._tiles = self._tiles, []
         answered = []
         for row in self.rows:
             try:
                 found = self._fastest(row, machine, GemmTuner(), _KEPT_TILES)
-            except MachineError:
+            except MachineError as error:
+                self.refused.append((row, str(error)))
                 continue
             answered.append(row)
             self._tiles.append([each.tile for each in found])
         self.rows = answered
         return [set(each) for each in before] != [set(each) for each in self._tiles]
 
-    def times_us(self, text: str) -> Array:
-        machine = _one(text)
+    def times_us(self, machine: Machine) -> Array:
         found = []
         for row, tiles in zip(self.rows, self._tiles, strict=True):
             (best,) = self._fastest(row, machine, self._tuner, 1, tiles)
@@ -110,25 +127,50 @@ class GemmRows:
         )
 
 
+class _OneMachine(Machines):
+    """The machine that is fitted, whatever the device of a row is called."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def machine_of(self, device: str, num_sips: int = 1) -> Machine:
+        return changed_machine(self.machine, {}, num_sips)
+
+    def cluster_of(self, source: str, device: str, num_nodes: int, per_node: int) -> None:
+        return None
+
+
 class PredictedRows:
     """Rows of any category, timed by its predictor."""
 
-    def __init__(self, rows: Sequence[Row], text: str, predictors: Predictors = OWN) -> None:
+    def __init__(self, rows: Sequence[Row], machine: Machine, predictors: Predictors = OWN) -> None:
         self.rows = list(rows)
         self._predictors = predictors
-        times = self._answers(text)
-        self.rows = [row for row, time in zip(rows, times, strict=True) if time is not None]
+        self._kept: tuple[_OneMachine, Predictor] | None = None
+        answers = self._answers(machine)
+        pairs = list(zip(rows, answers, strict=True))
+        self.rows = [row for row, answer in pairs if answer.time_us is not None]
+        self.refused = [(row, each.why_not) for row, each in pairs if each.time_us is None]
 
-    def narrow(self, text: str) -> bool:
+    def narrow(self, machine: Machine) -> bool:
         """Do nothing: the predictor considers all choices every time."""
         return False
 
-    def times_us(self, text: str) -> Array:
-        return np.array(self._answers(text), dtype=np.float64)
+    def times_us(self, machine: Machine) -> Array:
+        return np.array([each.time_us for each in self._answers(machine)], dtype=np.float64)
 
-    def _answers(self, text: str) -> list[float | None]:
-        predictor = self._predictors.make(self.rows[0].category, Machines([(text, _ORIGIN)]))
-        return [predictor.predict(row).time_us for row in self.rows]
+    def _answers(self, machine: Machine) -> list[Answer]:
+        category = self.rows[0].category
+        if self._kept is None:
+            machines = _OneMachine(machine)
+            predictor = self._predictors.make(category, machines)
+            if category is Category.MEMBOUND and self._predictors is OWN:
+                # Its traces, which do not depend on constants, are all that it keeps.
+                self._kept = machines, predictor
+        else:
+            machines, predictor = self._kept
+            machines.machine = machine
+        return [predictor.predict(row) for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +180,12 @@ class RowModel:
     measuring: Measuring = field(default_factory=Measuring)
     predictors: Predictors = OWN
 
-    def of(self, category: Category, rows: Sequence[Row], text: str) -> Modeled:
-        """Return the rows that the model can predict on the machine that a text describes."""
+    def of(self, category: Category, rows: Sequence[Row], machine: Machine) -> Modeled:
+        """Return the rows that the model can predict on a machine."""
         if category is Category.GEMM:
-            return GemmRows(rows, text, self.measuring)
-        return PredictedRows(rows, text, self.predictors)
+            return GemmRows(rows, machine, self.measuring)
+        return PredictedRows(rows, machine, self.predictors)
 
 
-_ORIGIN = "the machine that is being calibrated"
-
-
-def _one(text: str) -> Machine:
-    return parse_machine(text, _ORIGIN, 1)
+def _no_dtype(name: str) -> str:
+    return f"no Triton dtype for {name}; known: {', '.join(GEMM_DTYPES)}"

@@ -28,7 +28,7 @@ class RowKernels:
 
     def __init__(self) -> None:
         self._probe = KernelProbe()
-        self._traces = lru_cache(maxsize=4)(self._trace)
+        self._traces = lru_cache(maxsize=64)(self._trace)
 
     def time_us(self, row: Row, machine: Machine, conditions: Conditions) -> tuple[float, str]:
         """Return the time of a row's kernel, and its name.

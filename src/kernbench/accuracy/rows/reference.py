@@ -111,19 +111,31 @@ def sampled(rows: list[Row], every: Mapping[str, int]) -> list[Row]:
     ]
 
 
-_TRITON_NAMES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
+_SPELLED = {
+    "bf16": ("bfloat16", "bf16"),
+    "fp16": ("float16", "half", "fp16", "f16"),
+    "fp32": ("float32", "float", "single", "fp32", "f32"),
+    "fp8": ("float8", "fp8", "f8", "e4m3", "fp8_e4m3", "float8_e4m3", "float8_e4m3fn"),
+    "int8": ("int8", "i8", "char"),
+}
+"""How people write the dtypes of rows, by the name that predictors know."""
+_DTYPES = {each: name for name, others in _SPELLED.items() for each in others}
+_OF_NCCL = ("half", "float", "bfloat16")
+"""Names of nccl-tests, which stay in rows of collectives."""
 
 
 def _dtype_of(form: Form, fields: Mapping[str, str]) -> str:
-    """Return a row's dtype; of products and streams by Triton's name, however it is written.
+    """Return a row's dtype, of products, streams and collectives by one name, however written.
 
     Rows of a serving stack have the stack's names for its kernels.
     """
     text = text_of(form, form.dtype, fields)
-    if form.category not in (Category.GEMM, Category.MEMBOUND) or "framework" in fields:
+    of_users = (Category.GEMM, Category.MEMBOUND, Category.COLLECTIVES)
+    if form.category not in of_users or "framework" in fields:
         return text
-    name = text.removeprefix("torch.").lower()
-    return _TRITON_NAMES.get(name, name if name in _TRITON_NAMES.values() else text)
+    if form.category is Category.COLLECTIVES and text in _OF_NCCL:
+        return text
+    return _DTYPES.get(text.removeprefix("torch.").lower(), text)
 
 
 def _hash(row: Row) -> int:

@@ -13,7 +13,7 @@ from kernbench.errors import UsageError
 from kernbench.outputs import Outputs
 
 if TYPE_CHECKING:
-    from kernbench.accuracy.calibration import Calibration, Fitted, RowModel
+    from kernbench.accuracy.calibration import Calibration, FittedConstant, RowModel
     from kernbench.accuracy.score import Errors
 
 
@@ -31,6 +31,8 @@ class CalibrateOptions:
 
 
 PLACE = 50
+_MOST_ROWS, _MOST_REFUSED, _MOST_PAIRS = 3, 8, 4
+"""How many rows are named of a constant, and of a reason; how many pairs of constants."""
 
 
 def make_app(model: Callable[[], RowModel] | None = None) -> typer.Typer:
@@ -64,9 +66,13 @@ def make_app(model: Callable[[], RowModel] | None = None) -> typer.Typer:
             int, typer.Option(metavar="N", min=2, help="One in N shapes is kept apart and scored.")
         ] = 4,
     ) -> None:
-        """Fit a machine's named constants to measured rows and write it as a new machine file.
+        """Fit a machine's constants to measured rows and write it as a new machine file.
 
-        Whole shapes are kept apart and only scored: their error is what other rows will see.
+        Rates and bandwidths are fitted where no source states them, as in a file of kernbench
+        machine new; the rest are overheads and shares that no vendor states. Whole shapes are kept
+        apart and only scored: their error is what other rows will see.
+
+        kernbench machine new mychip --like h100-sxm; kernbench calibrate mychip.yaml rows.csv
         """
         calibrate(
             CalibrateOptions(
@@ -98,8 +104,9 @@ def calibrate(options: CalibrateOptions, model: RowModel | None = None) -> None:
         with outputs.writing("--out") as file:
             file.write(found.text.encode())
         outputs.publish()
-    for fitted in found.fits:
-        _print_fit(fitted)
+    _print_constants(found)
+    _print_errors(found)
+    _print_refused(found)
     print(f"wrote {asked['--out']}")
 
 
@@ -127,19 +134,71 @@ def _calibrated(options: CalibrateOptions, model: RowModel | None) -> Calibratio
     )
 
 
-def _print_fit(fitted: Fitted) -> None:
-    width = max(len(key) for key, _, _ in fitted.constants)
-    print(f"{fitted.category}, rows of {', '.join(fitted.sources)}")
-    print(f"  {'constant':<{width}}  {'before':>10}  {'after':>10}")
-    for key, before, after in fitted.constants:
-        print(f"  {key:<{width}}  {before:>10.5g}  {after:>10.5g}")
-    print(f"  {'MAPE/median/p90 %':<{width}}  {'before':>14}  {'after':>14}")
-    for label, was, now in (
-        ("fitted to", fitted.fitted_before, fitted.fitted_after),
-        ("kept apart", fitted.apart_before, fitted.apart_after),
-    ):
-        cells = f"{_errors(was):>14}  {_errors(now):>14}"
-        print(f"  {f'{label}, {was.rows} rows':<{width}}  {cells}")
+def _print_constants(found: Calibration) -> None:
+    """Print what rows say of each constant, and which they say nothing of."""
+    told = [each for each in found.constants if each.deviation is not None]
+    width = max((len(each.key) for each in told), default=0)
+    print(f"rows of {', '.join(found.sources)}\n")
+    print(f"{'constant':<{width}}  {'before':>9}  {'after':>9}  {'known to':>8}  from")
+    for each in sorted(told, key=lambda each: not each.is_known):
+        known = f"{100 * (each.deviation or 0):.1f} %" if each.is_known else "hardly"
+        numbers = f"{each.before:>9.5g}  {each.after:>9.5g}"
+        print(f"{each.key:<{width}}  {numbers}  {known:>8}  {_from(each)}")
+    for one, other, deviation in found.together[:_MOST_PAIRS]:
+        print(f"known together alone, to {100 * deviation:.1f} %: {one} times {other}")
+    silent = [each.key for each in found.constants if each.deviation is None]
+    if silent:
+        print(f"\nno row tells, and they stay: {', '.join(_folded(silent))}")
+    if found.stated:
+        print(
+            f"\nstated by sources, and they stay unless --only names them: "
+            f"{', '.join(_folded(list(found.stated)))}"
+        )
+
+
+def _from(constant: FittedConstant) -> str:
+    """Return from which rows a constant is known, those that depend on it most first."""
+    by_category: dict[str, int] = {}
+    for row in constant.rows:
+        by_category[row.category] = by_category.get(row.category, 0) + 1
+    counts = ", ".join(f"{count} of {name}" for name, count in by_category.items())
+    first = ", ".join(row.where for row in constant.rows[:_MOST_ROWS])
+    return f"{counts}: {first}{' and more' if len(constant.rows) > _MOST_ROWS else ''}"
+
+
+def _folded(keys: list[str]) -> list[str]:
+    """Return keys with those of one group written once: ``a.b.{x, y}``."""
+    groups: dict[str, list[str]] = {}
+    for key in keys:
+        group, _, last = key.rpartition(".")
+        groups.setdefault(group, []).append(last)
+    return [
+        f"{group}.{lasts[0]}" if len(lasts) == 1 else f"{group}.{{{', '.join(lasts)}}}"
+        for group, lasts in groups.items()
+    ]
+
+
+def _print_errors(found: Calibration) -> None:
+    width = max(len(each.category) for each in found.errors) + len(" fitted to, 1000 rows")
+    print(f"\n{'MAPE/median/p90 %':<{width}}  {'before':>14}  {'after':>14}")
+    for each in found.errors:
+        for label, was, now in (
+            ("fitted to", each.fitted_before, each.fitted_after),
+            ("kept apart", each.apart_before, each.apart_after),
+        ):
+            title = f"{each.category} {label}, {was.rows} rows"
+            print(f"{title:<{width}}  {_errors(was):>14}  {_errors(now):>14}")
+
+
+def _print_refused(found: Calibration) -> None:
+    """Print which rows were not used, by line."""
+    by_reason: dict[str, list[str]] = {}
+    for row, why in found.refused:
+        by_reason.setdefault(why, []).append(row.where)
+    for why, places in by_reason.items():
+        shown = ", ".join(places[:_MOST_REFUSED])
+        more = len(places) - _MOST_REFUSED
+        print(f"not used: {shown}{f' and {more} more' if more > 0 else ''}: {why}")
 
 
 def _errors(found: Errors) -> str:
