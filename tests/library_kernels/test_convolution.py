@@ -74,6 +74,13 @@ def test_matrix_engines_rearrange_planar_images_and_float32_those_that_are_not()
     assert [found(each) for each in (exact, replace(exact, planar=True))] == [2, 0]
 
 
+def test_amperes_kernels_of_tf32_make_planes_of_their_results() -> None:
+    planar = replace(PLAIN, dtype="tf32", itemsize=4, planar=True)
+    hopper = convolution_kernels(planar, load_machine("h100-sxm").sip, load_library("sm90"))
+    others = (replace(planar, by_graph=False), replace(planar, which=TO_INPUT))
+    assert [moves(each) for each in (chosen(planar), hopper, *map(chosen, others))] == [1, 2, 2, 2]
+
+
 def test_a_planar_image_is_taken_as_it_is_where_that_is_faster() -> None:
     """The oracle: the same choice without the kernels that take such images."""
     seen = set()

@@ -278,6 +278,14 @@ class SustainedSpec(Spec):
     """GEMM utilization from which on the whole loss is paid; below, the loss is in proportion."""
     half_time_us: Positive
     """Duration of a kernel that pays half of the loss."""
+    float32_clock_loss: Positive | None = None
+    """``clock_loss`` of products of float32, which draw the most for a multiplication; None: the
+    same."""
+
+    def loss_of(self, dtype: str) -> Fraction:
+        """Return what the clock loses to products of a dtype."""
+        own = self.float32_clock_loss if dtype == "float32" else None
+        return self.clock_loss if own is None else own
 
 
 class DieToDieSpec(Spec):

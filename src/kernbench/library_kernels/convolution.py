@@ -63,6 +63,7 @@ _WIDE = 4
 product of a group, whose tile has one column that is needed."""
 
 
+_WIDE_INSTRUCTION = 64
 _VOLUME = 3
 _TRIP = 32
 """Channels of float32 in a trip along K: 128 bytes."""
@@ -158,7 +159,7 @@ def _candidates(
             kernels = product_kernels(product, sip, library, "conv").kernels
             yield kernels * _launches(conv)
         return
-    moves = _moves(conv, library) if conv.planar == by_matrix else ()
+    moves = _moves(conv, sip, library) if conv.planar == by_matrix else ()
     product, launches = _product(conv, by_matrix), _launches(conv)
     kernels = product_kernels(product, sip, library, "conv").kernels
     if by_matrix and conv.groups > 1 and not _has_grouped_kernel(conv):
@@ -173,6 +174,7 @@ def _candidates(
         kernels = tuple(_renamed(each, "_odd", library) for each in kernels)
     yield (*moves, *kernels * launches)
     has_planar = f"{kernels[0].name}_planar" in library.names() and not _is_moved(conv)
+    has_planar &= conv.dtype != "tf32" or conv.which is ConvolutionPass.FORWARD
     if conv.planar and moves and has_planar:
         product = _product(conv, padded=False)
         kernels = product_kernels(product, sip, library, "conv").kernels
@@ -291,8 +293,8 @@ def _launches(conv: Convolution) -> int:
     return conv.groups if conv.given != conv.made else 1
 
 
-def _moves(conv: Convolution, library: KernelLibrary) -> tuple[LibraryKernel, ...]:
-    """Return the launches that rearrange images: two operands, or one and the result.
+def _moves(conv: Convolution, sip: SipSpec, library: KernelLibrary) -> tuple[LibraryKernel, ...]:
+    """Return the launches that rearrange images: two operands, or one and the result, if it is.
 
     Of a strided gradient of float32 each phase makes an image: a pass puts them together.
     """
@@ -300,10 +302,23 @@ def _moves(conv: Convolution, library: KernelLibrary) -> tuple[LibraryKernel, ..
     if conv.itemsize < _WIDE and f"{name}_half" in library.names():
         name = f"{name}_half"
     sizes = [conv.given_bytes, conv.made_bytes]
+    if _stores_planes(conv, sip):
+        sizes.pop()
     is_in_phases = conv.strided and conv.which is ConvolutionPass.TO_INPUT
     if is_in_phases and conv.planar and conv.itemsize == _WIDE:
         sizes.append(conv.given_bytes)
     return tuple(streamed(name, each, each) for each in sizes)
+
+
+def _stores_planes(conv: Convolution, sip: SipSpec) -> bool:
+    """Return whether a kernel that takes float32 channels-last makes planes of the result.
+
+    cuDNN 8 names Ampere's so (``nhwckrsc_nchw``), which Ada has, too. Version 7's calls, and
+    instructions of four warps as since Hopper, leave the result channels-last.
+    """
+    is_forward = conv.which is ConvolutionPass.FORWARD
+    is_wide = sip.pe.gemm.native_m >= _WIDE_INSTRUCTION
+    return conv.dtype == "tf32" and is_forward and conv.by_graph and not is_wide
 
 
 def _pads(conv: Convolution) -> tuple[LibraryKernel, ...]:

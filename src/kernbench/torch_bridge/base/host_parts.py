@@ -20,12 +20,15 @@ class HostPart(IntEnum):
     FOREACH = 6
     FREE = 7
     """It has a cost of its own elsewhere, or none: collectives, notes to PyTorch."""
+    LOG_SUM_EXP = 8
+    """It calls two reductions and seven elementwise operations below Python, one after another
+    (``logsumexp_out_impl`` in ATen)."""
 
 
 _PRODUCTS = ("mm", "bmm", "matmul", "convolution", "attention", "linear", "_rnn", "lstm", "gru")
 # Without a tag for reductions, although each reads a whole row per result.
 _OVER_ROWS = ("softmax", "norm", "cumsum", "cumprod", "sort", "topk", "nll_loss", "cross_entropy",
-              "pool", "logsumexp")  # fmt: skip
+              "pool")  # fmt: skip
 
 
 def host_part(func: Any, full_name: str, *, is_free: bool) -> HostPart:
@@ -40,6 +43,8 @@ def host_part(func: Any, full_name: str, *, is_free: bool) -> HostPart:
         return HostPart.FACTORY if is_factory else HostPart.VIEW
     if not name.startswith("_thnn_fused") and any(each in name for each in _PRODUCTS):
         return HostPart.PRODUCT
+    if name == "logsumexp":
+        return HostPart.LOG_SUM_EXP
     if torch.Tag.reduction in func.tags or any(each in name for each in _OVER_ROWS):
         return HostPart.REDUCTION
     return HostPart.IN_PLACE if name.endswith("_") else HostPart.ELEMENTWISE

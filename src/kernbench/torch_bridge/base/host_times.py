@@ -30,6 +30,8 @@ class HostTimes:
             HostPart.PRODUCT: of.product_us,
             HostPart.FOREACH: of.foreach_us,
             HostPart.FREE: Fraction(0),
+            HostPart.LOG_SUM_EXP: of.reduction_us
+            + spec.backward_share * (2 * of.reduction_us + 7 * of.elementwise_us),
         }
         in_order = [parts[each] for each in HostPart]
         self.called = tuple(ps(each) for each in in_order)
