@@ -184,6 +184,12 @@ def test_programs_see_what_their_tensors_take(data: bool) -> None:
     run("programs_see_what_their_tensors_take", data=data)
 
 
+@pytest.mark.adr("0264-D2")
+def test_contexts_and_buffers_of_groups_take_what_no_tensor_can_have() -> None:
+    """Published: an H100 of 80 GB has 79.11 GiB; NCCL's ring buffers are 9.4 MiB a channel."""
+    simulated("memory.py", "contexts_and_buffers", nprocs=2, machine="h100-sxm:2", data=False)
+
+
 @pytest.mark.adr("0065-D2")
 @pytest.mark.parametrize("data", [True, False])
 def test_saved_tensors_and_gradients_count_while_they_live(data: bool) -> None:

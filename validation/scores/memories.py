@@ -6,10 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernbench.accuracy.rows import Row, is_apart
+from kernbench.accuracy.rows import Category, Row, is_apart
 from kernbench.accuracy.score import Scored
 
 _SAID = re.compile(r"memory (\d+(?:\.\d+)?) ?(GiB|GB)")
+_ASSUMED = "not printed"
+"""What a note says of a size that its source leaves open: the peak is of no known program then."""
+_FULL = "CUDA out of memory"
 _GIB = 2.0**30
 
 
@@ -24,7 +27,7 @@ class Peak:
 
 
 def peaks_of(scored: Sequence[Scored]) -> list[Peak]:
-    """Return the peaks of rows whose notes say one, and whose programs were run."""
+    """Return the peaks of rows whose notes say one, and whose programs, all known, were run."""
     return [
         Peak(
             row=each.row,
@@ -33,5 +36,14 @@ def peaks_of(scored: Sequence[Scored]) -> list[Peak]:
             apart=is_apart(each.row),
         )
         for each in scored
-        if (said := _SAID.search(each.row.fields.get("note", ""))) and each.answer.peak_bytes
+        if (said := _SAID.search(note := each.row.fields.get("note", "")))
+        and each.answer.peak_bytes
+        and _ASSUMED not in note
     ]
+
+
+def fitting(scored: Sequence[Scored]) -> tuple[int, int]:
+    """Return how many published programs were run to their end here, or out of memory."""
+    programs = [each.answer for each in scored if each.row.category is Category.PROGRAMS]
+    ended = sum(each.time_us is not None for each in programs)
+    return ended, sum(each.why_not.startswith(_FULL) for each in programs)

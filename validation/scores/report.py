@@ -16,7 +16,7 @@ from validation.scores.families import families_of
 from validation.scores.goals import goals_of
 from validation.scores.groups import Group, grouped
 from validation.scores.left_out import left_out_tables, seen_table
-from validation.scores.memories import peaks_of
+from validation.scores.memories import fitting, peaks_of
 from validation.scores.speedups import speedups_of
 from validation.scores.sweeps import sweeps_of
 
@@ -220,6 +220,10 @@ def _memories(scored: Sequence[Scored]) -> list[tuple[str, list[list[str]]]]:
                 f"{each.modeled / each.measured - 1:+.0%}",
             ]
         )
+    error = sum(abs(each.modeled / each.measured - 1) for each in peaks) / len(peaks)
+    ended, full = fitting(scored)
+    lines.append(["all", f"{len(peaks)} rows", "", "", "", "", f"{100 * error:.1f} %"])
+    lines.append(["fits", f"{ended} of {ended + full}", "programs that a source ran", *[""] * 4])
     return [("peak memory of a rank in training, GiB", lines)]
 
 

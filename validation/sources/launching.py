@@ -83,3 +83,21 @@ def launching(fields: Mapping[str, str], machine: str) -> Launching:
         if known is not None:
             return known
     return _GRAPH
+
+
+class LaunchedLayer(Entry):
+    """What the host takes to launch a layer of a machine, or of all others."""
+
+    host_us: float = Field(gt=0)
+    lead: float = Field(gt=0, le=1)
+
+    def key(self) -> str:
+        return self.machine
+
+
+_LAYERS = {each.machine: each for each in table("launching.yaml", "layers", LaunchedLayer)}
+
+
+def layer_launching(machine: str) -> LaunchedLayer:
+    """Return how a layer of DeepEP's context phase was launched on a machine."""
+    return _LAYERS.get(machine) or _LAYERS[""]

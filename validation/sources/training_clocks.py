@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from kernbench.hardware import Machine
+from validation.sources.tables import Entry, table
 
-_SETTLED_US = 0.001
-"""In place of the time in which a clock settles inside a loop: before a step it has."""
-_HOT_HOPPER = 0.3
-"""What a Hopper's clock loses in training by products of 16 bits, in place of the loss in a loop of
-one product with pauses. Fitted to 25 rows of PyTorch's and Megatron's training."""
+
+class TrainingClock(Entry):
+    """Keys of a machine that training changes, of one kernel library or, empty, of all."""
+
+    library: str = ""
+    changes: dict[str, float]
+
+    def key(self) -> str:
+        return self.library
+
+
+_CLOCKS = table("clocks.yaml", "clocks", TrainingClock)
 
 
 def training_clocks(machine: Machine) -> dict[str, float]:
@@ -18,7 +26,7 @@ def training_clocks(machine: Machine) -> dict[str, float]:
     """
     if machine.sip.sustained is None:
         return {}
-    changes = {"sip.sustained.half_time_us": _SETTLED_US}
-    if machine.spec.kernel_library == "sm90":
-        changes["sip.sustained.clock_loss"] = _HOT_HOPPER
-    return changes
+    of = ("", machine.spec.kernel_library)
+    # Those of all first: machines are named by their changes in this order.
+    clocks = sorted((each for each in _CLOCKS if each.library in of), key=lambda it: it.library)
+    return {name: value for each in clocks for name, value in each.changes.items()}

@@ -152,6 +152,8 @@ class CollectivesSpec(Spec):
 
     channels: Count = 1
     """Blocks that move a message side by side."""
+    channel_mib: NotNegative = Fraction(0)
+    """Memory of a device that each channel of a group takes: its buffers of all protocols."""
     slice_kib: Count = 2048
     """What a channel's buffer holds of a chunk."""
     protocols: Annotated[dict[ProtocolName, ProtocolSpec], Field(min_length=1)]
@@ -175,6 +177,11 @@ class CollectivesSpec(Spec):
         if algorithm_class == "point_to_point" and self.point_to_point is not None:
             return {str(name): each for name, each in self.point_to_point.items()}
         return {str(name): each for name, each in self.protocols.items()}
+
+    @property
+    def buffer_bytes(self) -> int:
+        """What a group takes of a device's memory."""
+        return int(self.channels * self.channel_mib * 2**20)
 
     @property
     def fill_bytes(self) -> int:

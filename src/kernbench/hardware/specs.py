@@ -323,6 +323,10 @@ class SipSpec(Spec):
     """The same for a kernel that waited in the device's queue for the one before it to end."""
     event_us: NotNegative = Fraction(0)
     """Time that an event with a time stamp takes of its stream, once all before it has ended."""
+    driver_mib: NotNegative = Fraction(0)
+    """Memory that the driver and error correction keep: no program sees it."""
+    context_mib: NotNegative = Fraction(0)
+    """Memory that a process takes before its first tensor, for its context and loaded kernels."""
     cube: CubeSpec
     """The memory of each cube."""
     pe: PeSpec
@@ -347,6 +351,16 @@ class SipSpec(Spec):
         return self
 
     @model_validator(mode="after")
+    def _something_is_left_for_programs(self) -> Self:
+        if self.hbm_bytes <= self.context_mib * 2**20:
+            raise ValueError(
+                f"driver_mib ({float(self.driver_mib):g}) and context_mib "
+                f"({float(self.context_mib):g}) leave nothing of {float(self.cube.hbm_gib):g} GiB "
+                "a cube"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _pes_can_be_scheduled(self) -> Self:
         if self.num_pes > MOST_PES:
             raise ValueError(
@@ -361,8 +375,8 @@ class SipSpec(Spec):
 
     @cached_property
     def hbm_bytes(self) -> int:
-        """Capacity of the whole SIP."""
-        return int(self.cube.hbm_gib * self.num_cubes * 2**30)
+        """Capacity of the whole SIP that programs see."""
+        return int(self.cube.hbm_gib * self.num_cubes * 2**30 - self.driver_mib * 2**20)
 
     @property
     def tcm_bytes(self) -> int:

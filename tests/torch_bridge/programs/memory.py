@@ -122,5 +122,33 @@ def tensors_of_collectives_are_freed_when_the_program_frees_them() -> None:
         assert torch.cuda.max_memory_allocated() <= 2 * shards + 5 * MIB
 
 
+def contexts_and_buffers() -> None:
+    rank = int(os.environ["RANK"])
+    torch.cuda.set_device(rank)
+    MIB = 1 << 20
+    dist.init_process_group("nccl")
+    before, total = torch.cuda.mem_get_info()
+    assert (
+        round(total / 2**30, 2)
+        == 79.11
+        == round(torch.cuda.get_device_properties(rank).total_memory / 2**30, 2)
+    )
+    assert total - before == 500 * MIB
+    x = torch.zeros(1 << 20, device="cuda")
+    for _ in range(2):
+        dist.all_reduce(x)
+    taken = before - torch.cuda.mem_get_info()[0] - torch.cuda.memory_reserved()
+    assert 24 * 9.4 * MIB - 1 <= taken <= 24 * 9.4 * MIB, taken / MIB
+    assert torch.cuda.memory_allocated() == 4 * MIB
+    rest = torch.cuda.mem_get_info()[0]
+    with pytest.raises(torch.OutOfMemoryError, match="contexts, libraries and other ranks"):
+        torch.empty(rest + 1, dtype=torch.uint8, device="cuda")
+    full = torch.empty(rest // (2 * MIB) * 2 * MIB, dtype=torch.uint8, device="cuda")
+    other = dist.new_group([0, 1])
+    with pytest.raises(torch.OutOfMemoryError, match=r"225\.60 MiB for buffers of"):
+        dist.all_reduce(x, group=other)
+    del full
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])

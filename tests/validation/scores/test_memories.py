@@ -45,7 +45,9 @@ def scored(tmp_path: Path, **fields: object) -> Scored:
 @pytest.mark.adr("0255-D4")
 def test_a_page_shows_peaks_of_programs_that_ran(tmp_path: Path) -> None:
     rows = [scored(tmp_path), scored(tmp_path, note="nothing")]
-    rows.append(Scored(scored(tmp_path).row, Answer(None, "not run")))
+    rows.append(Scored(scored(tmp_path).row, Answer(None, "CUDA out of memory. Tried")))
+    # A peak of a batch that nobody states is of no known program.
+    rows.append(scored(tmp_path, note="memory 90 GiB; local batch 1 (not printed)"))
     (peak,) = peaks_of(rows)
     assert (peak.measured, peak.modeled) == (62.0, 60.0)
     page = render_page(rows, "about", presets())
@@ -54,3 +56,5 @@ def test_a_page_shows_peaks_of_programs_that_ran(tmp_path: Path) -> None:
         "| torchtitan-202412 Llama-3.1 8B | 128 | fsdp 128 | selective (op) | 62.0 | 60.0 | -3% |"
     )
     assert line in page
+    assert "| all | 1 rows |  |  |  |  | 3.2 % |" in page
+    assert "| fits | 3 of 4 | programs that a source ran |" in page

@@ -37,6 +37,7 @@ ADAPTERS = {
     "torchtitan-202412": f"{_ROOM}.sharded:torchtitan",
     "torchtitan-trainy-h200": f"{_ROOM}.sharded:torchtitan",
     "aws-torchtitan": f"{_ROOM}.sharded:torchtitan",
+    "torchao-float8-e2e": f"{_ROOM}.sharded:torchtitan",
     "fms-fsdp": f"{_ROOM}.sharded:fms",
     "kernelbench": f"{_ROOM}.public:kernelbench",
     "tritonbench": f"{_ROOM}.public:tritonbench",

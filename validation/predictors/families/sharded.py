@@ -6,6 +6,7 @@ All ranks of these programs do the same but for what collectives move, so that o
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,12 +65,18 @@ def precision_of(said: str) -> str:
 
 TORCHTITAN = "73a0e69"
 """v0.2.2, the release that runs with this PyTorch; rows are of a commit of December 2024."""
+_LOSS_COMPILED = 8
+"""The minor release of PyTorch 2 from which on torchtitan's commits compile the loss, too (e8977b0
+of December 2024 had turned it off, bbb1b61 of April 2025 turned it on): rows with an older one have
+the logits in 32 bits, several times."""
+_PYTORCH = re.compile(r"\b2\.(\d+)")
 _CONFIGS = {
+    "Llama-3 8B": "llama3/train_configs/llama3_8b.toml",
     "Llama-3.1 8B": "llama3/train_configs/llama3_8b.toml",
     "Llama-3.1 70B": "llama3/train_configs/llama3_70b.toml",
     "Llama-3.1 405B": "llama3/train_configs/llama3_405b.toml",
 }
-_RECOMPUTED = {"selective (op)": "selective", "full": "full", "none": "none"}
+_RECOMPUTED = {"full": "full", "none": "none"}
 
 
 def torchtitan(row: Row, programs: Path) -> ChosenProgram:
@@ -102,6 +109,9 @@ def torchtitan(row: Row, programs: Path) -> ChosenProgram:
     off = ("--profiling.no-enable-profiling", "--metrics.no-enable-tensorboard")
     if is_compiled(row):
         words.append("--compile.enable")
+        said = _PYTORCH.search(row.fields["torch_version"])
+        if said is not None and int(said.group(1)) < _LOSS_COMPILED:
+            words += ("--compile.components", "model")
     made = loop("torchtitan_train", *words, *off)
     program = Program(
         script=made.script,

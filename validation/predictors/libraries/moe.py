@@ -31,25 +31,13 @@ from validation.predictors.library_rows import (
     MeasuredKernels,
     NotModeledError,
 )
+from validation.sources.launching import layer_launching
 
 _BLOCK = 128
 _PYTORCH_CHOICE = "pytorch_choice"
 _FUSED_EXPERTS, _FUSED_CHOICES = 128, 8
 """The most of which TensorRT-LLM's own kernel chose in releases of the source that ask PyTorch for
 more. Source: ``routing.py`` of TensorRT-LLM's fused experts."""
-_HOST_US = {
-    "B200-SXM": 300.0,
-    "GB200-SXM": 490.0,
-    "H100-SXM-80GB": 645.0,
-    "H200-SXM-141GB": 365.0,
-}
-"""What the host of the source's devices takes to launch a layer of DeepEP's context phase, which
-was measured launch by launch: the least of its rows."""
-_HOST_USUAL_US = 400.0
-_HOST_LEAD = 0.4
-"""The part of it that passes before the first product starts, while the device has next to nothing
-to do: set by hand to rows that a fit may see."""
-
 _AITER_FORMATS = {
     "bfloat16": ("bf16", "bfloat16", 2.0),
     "float8_e4m3fn": ("fp8", "float8_e4m3fn", 1.0),
@@ -97,14 +85,13 @@ class MoePredictor(LibraryPredictor):
             _launches(row, machine, stack, form, each)
             for each in releases_of(row, machine, stack.has, stack.others)
         )
-        waits = row.op == "wideep_context_moe"
-        host_us = _HOST_US.get(row.device, _HOST_USUAL_US) if waits else 0.0
+        layer = layer_launching(machine.name) if row.op == "wideep_context_moe" else None
         return MeasuredKernels(
             kernels=launched,
             other=others[0] if others else (),
             machine=machine,
-            extra_us=_HOST_LEAD * host_us,
-            least_us=host_us,
+            extra_us=layer.lead * layer.host_us if layer else 0.0,
+            least_us=layer.host_us if layer else 0.0,
         )
 
 

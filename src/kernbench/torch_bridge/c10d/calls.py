@@ -24,6 +24,7 @@ from kernbench.torch_bridge.base.dtypes import element_type
 from kernbench.torch_bridge.c10d.data import Compute, all_gather
 from kernbench.torch_bridge.c10d.set_orders import unordered_loop
 from kernbench.torch_bridge.dispatch.known_values import follow_collective
+from kernbench.torch_bridge.placement.allocations import take_buffers
 from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.in_use import begin_use, end_use
 from kernbench.torch_bridge.placement.names import EXECUTING, device_at
@@ -339,6 +340,9 @@ def post(members: ProcessGroup, call: Call, serves_host: bool) -> CollectiveWork
     state = process.state
     number = state.call_counts.get(members, 0) + 1
     state.call_counts[members] = number
+    library = process.session.run.machine.spec.collectives
+    if number == 1 and part.on_device and part.sip_id is not None and library is not None:
+        take_buffers(process, part.sip_id, library.buffer_bytes, f"buffers of {members.name}")
     meeting = members.pending.get(number)
     if meeting is None:
         title = f"{call.signature.op} #{number} on group {members.name}"

@@ -49,6 +49,7 @@ def install(patches: Patches) -> None:
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """Return the number of free bytes of a device, and of all its bytes."""
+    _allocator(device)
     found = current().session.memories.device(_sip(device))
     return found.free_bytes, found.capacity_bytes
 

@@ -25,7 +25,7 @@ class SharedDevice:
 
     @property
     def free_bytes(self) -> int:
-        return self.capacity_bytes - self.reserved_bytes
+        return max(self.capacity_bytes - self.reserved_bytes, 0)
 
     def reserve(self, size_bytes: int) -> None:
         """Reserve a segment.
@@ -92,10 +92,12 @@ class Memories(Generic[Owner]):
                 allocator.settle()
 
     def allocator(self, process: Owner, sip_id: int) -> CachingAllocator:
-        """Return a process's allocator of a device."""
+        """Return a process's allocator of a device, on which it has a context from then on."""
         found = self.allocators.get((process, sip_id))
         if found is None:
             device, settings = self.device(sip_id), self.settings_of(process)
+            # Where it does not fit, the first segment does not either.
+            device.reserved_bytes += int(self._machine.sip_at(sip_id).context_mib * 2**20)
             capacity = device.capacity_bytes
             found = CachingAllocator(device.reserve, device.release, capacity, settings)
             if settings.memory_fraction is not None:

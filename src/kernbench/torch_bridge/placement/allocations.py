@@ -58,6 +58,20 @@ def allocate(
     return block
 
 
+def take_buffers(process: Process, sip_id: int, size_bytes: int, label: str) -> None:
+    """Take memory for a library that does not ask PyTorch's allocator.
+
+    Raises:
+        DeviceMemoryError: The device is full, whatever is cached.
+    """
+    allocator = process.session.memories.allocator(process, sip_id)
+    device = process.session.memories.device(sip_id)
+    try:
+        device.reserve(size_bytes)
+    except DeviceFullError:
+        raise _out_of_memory(process, allocator, sip_id, size_bytes, label) from None
+
+
 def refuse_too_much(process: Process, error: RuntimeError, label: str) -> None:
     """Raise what a device would, where the host lacks memory for what would not fit there either.
 
@@ -107,7 +121,7 @@ def _out_of_memory(
         f"  {process.session.devices[sip_id]} has {shown(device.capacity_bytes)}, of which "
         f"{shown(device.free_bytes)} is free: {shown(used)} is in tensors of this rank, "
         f"{shown(reserved - used)} is cached by its allocator"
-        + (f", {shown(others)} with other ranks" if others else ""),
+        + (f", {shown(others)} with contexts, libraries and other ranks" if others else ""),
     ]
     if reserved > used and not allocator.settings.expandable_segments:
         lines.append(
