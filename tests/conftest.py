@@ -65,14 +65,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Every run tries the same examples, so that a newcomer's says what CI's says; with
     ``--hypothesis-seed``, as ``make fuzz-properties`` gives it, they are those of the seed
-    (ADR-0061). Machines are shared: an example's time says nothing.
+    (ADR-0061). Machines are shared: an example's time says nothing. Campaigns and runs with a
+    seed try 100 examples of a property, others 40: those of every day are the same every day.
 
     Where Python is told to write no bytecode, each of the hundreds of processes that tests start
     would compile all that it imports, which takes longer than importing it. Modules of tests, which
     they may change, are compiled as before.
     """
     has_seed = config.getoption("--hypothesis-seed", default=None) is not None
-    settings.register_profile("kernbench", deadline=None, derandomize=not has_seed)
+    settings.register_profile(
+        "kernbench",
+        deadline=None,
+        derandomize=not has_seed,
+        max_examples=100 if has_seed or config.getoption("--campaigns", default=False) else 40,
+    )
     settings.load_profile("kernbench")
     if sys.dont_write_bytecode and not hasattr(config, "workerinput"):
         compileall.compile_dir(Path(__file__).parents[1] / "src" / "kernbench", quiet=2)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).parents[1]
 DRAWS = """
@@ -30,6 +31,16 @@ def drawn(tmp_path: Path, *options: str) -> list[str]:
     return [line for line in done.stdout.splitlines() if "drawn" in line]
 
 
+@pytest.mark.adr("0061-D5")
+def test_this_run_chooses_its_examples_at_random_with_a_seed_only(
+    pytestconfig: pytest.Config,
+) -> None:
+    has_seed = pytestconfig.getoption("--hypothesis-seed") is not None
+    assert settings.default is not None
+    assert settings.default.derandomize is not has_seed
+
+
+@pytest.mark.campaign
 @pytest.mark.adr("0061-D5")
 @pytest.mark.slow
 def test_every_run_tries_the_same_examples_but_with_a_seed(tmp_path: Path) -> None:

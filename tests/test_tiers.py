@@ -20,13 +20,19 @@ def collected(file: str, *options: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("options", "is_run"), [([], False), (["--campaigns"], True), (["--adr", "0001"], False)]
+    ("options", "is_run"),
+    [
+        ([], False),
+        (["--campaigns"], True),
+        pytest.param(["--adr", "0001"], False, marks=pytest.mark.campaign),
+    ],
 )
 def test_campaigns_run_where_asked_for(options: list[str], is_run: bool) -> None:
     names = [each.rpartition("::")[2] for each in collected("tests/test_tuner_truth.py", *options)]
     assert (CAMPAIGN in names) is is_run
 
 
+@pytest.mark.campaign
 def test_order_can_be_turned_round() -> None:
     forwards = collected("tests/test_tiers.py")
     assert len(forwards) > 1

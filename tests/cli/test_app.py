@@ -192,7 +192,12 @@ def test_version_is_printed(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["run", "gemm", "--no-data"], ["run", "gemm", "--json=-"], ["machine", "list"]]
+    "command",
+    [
+        pytest.param(["run", "gemm", "--no-data"], marks=pytest.mark.campaign),
+        ["run", "gemm", "--json=-"],
+        ["machine", "list"],
+    ],
 )
 @pytest.mark.parametrize(
     ("where", "status", "says"), [(">&-", 0, ""), (">/dev/full", 1, "No space left on device")]

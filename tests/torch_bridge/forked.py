@@ -19,6 +19,7 @@ from typing import IO, Any
 
 def serve(requests: IO[str], answers: IO[str]) -> None:
     """Answer each run, in order, by an empty line, or by what a process wrote when it failed."""
+    import torch._dynamo  # Optimizers do: each process would.
     import torch.distributed.checkpoint
     import torch.distributed.fsdp
     import torch.distributed.tensor.parallel

@@ -50,9 +50,11 @@ def compiled(tmp_path: Path, *args: str, options: tuple[str, ...] = ()) -> dict[
 
 @pytest.mark.adr("0220-D2")
 @pytest.mark.slow
-def test_numbers_and_gradients_are_the_hosts() -> None:
-    for machine in ("ahbm", "a100-sxm-80g"):
-        simulated(PROGRAM, "numbers", "eager", machine=machine)
+@pytest.mark.parametrize(
+    "machine", [pytest.param("ahbm", marks=pytest.mark.campaign), "a100-sxm-80g"]
+)
+def test_numbers_and_gradients_are_the_hosts(machine: str) -> None:
+    simulated(PROGRAM, "numbers", "eager", machine=machine)
 
 
 @pytest.mark.adr("0220-D1")
@@ -67,6 +69,7 @@ def test_attention_inside_transforms_traces_and_ragged_tensors_is_the_hosts() ->
     launched("elsewhere")
 
 
+@pytest.mark.campaign
 @pytest.mark.adr("0220-D3")
 @pytest.mark.slow
 def test_compiled_operands_and_masks_are_cast_alike(tmp_path: Path) -> None:

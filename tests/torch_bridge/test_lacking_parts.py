@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 from kernbench.errors import DeadlockError  # noqa: E402
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError  # noqa: E402
+from tests.forked import COMPILER, run_forked  # noqa: E402
 from tests.torch_bridge.running import PROGRAMS, cases_of, simulated  # noqa: E402
 
 run = partial(simulated, "lacking_parts.py")
@@ -85,13 +86,12 @@ def test_what_generated_code_asks_of_a_cuda_build_is_answered() -> None:
 @pytest.mark.slow
 def test_a_guard_of_a_device_is_the_programs_after_something_was_compiled(tmp_path: Path) -> None:
     command = ["kernbench", "torchrun", "--machine", "a100-sxm-80g", "--nproc-per-node", "2"]
-    ended = subprocess.run(
-        [sys.executable, "-m", *command, str(PROGRAMS / "raw_calls.py"), "compiled"],
+    ended = run_forked(
+        *command,
+        *(str(PROGRAMS / "raw_calls.py"), "compiled"),
+        imports=COMPILER,
         env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
         timeout=300,
-        check=False,
     )
     assert ended.returncode == 0, ended.stderr
 

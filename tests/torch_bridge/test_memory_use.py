@@ -189,7 +189,16 @@ def test_tensors_of_any_kind_are_noted(program: str, case: str) -> None:
 
 
 @pytest.mark.adr("0157-D4")
-@pytest.mark.parametrize("case", ["training", "serving", "training_with_checkpoints"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "training",
+        *(
+            pytest.param(c, marks=pytest.mark.campaign)
+            for c in ("serving", "training_with_checkpoints")
+        ),
+    ],
+)
 def test_noting_memory_changes_no_time(case: str) -> None:
     # What PyTorch does once in a process takes its first runs longer.
     *_, noted, plain = [

@@ -73,9 +73,10 @@ def test_an_index_out_of_bounds_names_the_line_that_indexes(tmp_path: Path) -> N
             marks=pytest.mark.campaign,
         ),
         # Functions with nodes of one name are told apart.
-        (
+        pytest.param(
             "torch.compile(pick)(table, index % 8)\nother(table, index)",
             "three.py:14 in other: return scaled[index] - 1",
+            marks=pytest.mark.campaign,
         ),
     ],
 )
