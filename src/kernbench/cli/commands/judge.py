@@ -88,21 +88,20 @@ def judge_all(options: JudgeOptions) -> int:
         raise UsageError("only one of --json and --markdown can go to stdout")
     if not options.seconds > 0:
         raise UsageError(f"--seconds must be above 0, but got {options.seconds:g}")
-    verdicts = []
     with Judge() as judge:
-        for each in options.candidates:
-            verdicts.append(
-                judge(
-                    each,
-                    options.against,
-                    machines=tuple(options.machine or DEFAULT_MACHINES),
-                    seed=options.seed,
-                    at_least=options.at_least,
-                    values=options.values,
-                    compiled=options.compile,
-                    limits=Limits(seconds=options.seconds),
-                )
+        verdicts = [
+            judge(
+                each,
+                options.against,
+                machines=tuple(options.machine or DEFAULT_MACHINES),
+                seed=options.seed,
+                at_least=options.at_least,
+                values=options.values,
+                compiled=options.compile,
+                limits=Limits(seconds=options.seconds),
             )
+            for each in options.candidates
+        ]
     plain: Any = [each.to_dict() for each in verdicts]
     texts = {
         options.json: json.dumps(plain if len(plain) > 1 else plain[0], indent=2) + "\n",
