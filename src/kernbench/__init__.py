@@ -11,7 +11,6 @@ from kernbench.errors import KernbenchError
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine, load_machine
-    from kernbench.judging import Verdict, judge
     from kernbench.policy import DPPolicy
     from kernbench.runtime_api import RuntimeContext
 
@@ -29,15 +28,7 @@ _HOMES = {
 _PACKAGES = ("errors", "hardware", "op_log", "ops", "tp")
 """Packages for users, imported when they are asked for."""
 
-__all__ = [
-    "DPPolicy",
-    "KernbenchError",
-    "Machine",
-    "RuntimeContext",
-    "Verdict",
-    "judge",
-    "load_machine",
-]
+__all__ = ["DPPolicy", "KernbenchError", "Machine", "RuntimeContext", "load_machine"]
 
 
 def __getattr__(name: str) -> Any:
@@ -55,4 +46,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return what there is for users, imported or not."""
-    return sorted({*__all__, *_PACKAGES, "__version__"})
+    return sorted({*__all__, *_HOMES, *_PACKAGES, "__version__"})

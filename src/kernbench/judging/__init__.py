@@ -1,4 +1,4 @@
-"""Judging kernels: right or wrong, how fast, and no way to cheat. PyTorch is imported by workers."""
+"""Judging kernels: right or wrong, how fast, and no way to cheat; workers import PyTorch."""
 
 from kernbench.judging.judge import DEFAULT_MACHINES, Judge, judge
 from kernbench.judging.limits import Limits

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ _FAILED, _RECORD = b"F", b"R"
 
 
 @dataclass
-class CandidateFailed(Exception):
+class CandidateFailed(Exception):  # noqa: N818 - no error of the judge's
     """A candidate did not come to a record, as its process says."""
 
     kinds: list[str]
@@ -177,18 +178,18 @@ def _live(
         def serve(_: Any) -> None:
             module: Any = None
             while head := requests.read(8):
-                problem = pickle.loads(requests.read(int.from_bytes(head, "big")))  # noqa: S301 - the judge wrote it
+                problem = pickle.loads(requests.read(int.from_bytes(head, "big")))
                 try:
                     if module is None:
                         module = load_module(path, "candidate")
-                    record = _record(lambda m=module: task.bind(m, problem), problem, has_data)
+                    record = _record(partial(task.bind, module, problem), problem, has_data)
                     _reply(write, _RECORD, record.write())
-                except BaseException as error:  # noqa: BLE001 - whatever it raises is its failure
+                except BaseException as error:
                     _reply(write, _FAILED, _described(error, path))
 
         in_simulation(serve, machine, data=has_data)
         os._exit(0)
-    except BaseException as error:  # noqa: BLE001 - as above
+    except BaseException as error:
         with suppress(BaseException):
             _reply(write, _FAILED, _described(error, path))
     finally:

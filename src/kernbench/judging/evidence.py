@@ -35,8 +35,15 @@ class Evidence:
     """The kernel that wrote a result last."""
 
 
-def evidence_of(record: Record) -> Evidence:
-    """Return what the results of a record come from, by memory: a step's from all that it reads."""
+Writes = dict[int, frozenset[int]]
+
+
+def evidence_of(record: Record, writes: Writes | None = None) -> Evidence:
+    """Return what the results of a record come from, by memory: a step's from all that it reads.
+
+    ``writes``: by launch, which of its arguments it writes, as an execution has shown; without, it
+    may write all of them.
+    """
     results = {each["of"] for each in descriptions(record.results)}
     writers: dict[int, list[int]] = {}
     reads: list[set[int]] = []
@@ -46,6 +53,10 @@ def evidence_of(record: Record) -> Evidence:
         reads.append(used)
         # Launches, and operations that return nothing, may write whatever they are given.
         written = made or used
+        if writes is not None and index in writes:
+            written = {
+                each["of"] for at in writes[index] for each in descriptions(step["args"][at])
+            }
         for each in written:
             writers.setdefault(each, []).append(index)
     reached, steps, waiting = set(results), set(), list(results)
@@ -69,7 +80,7 @@ def evidence_of(record: Record) -> Evidence:
         if step["kind"] == "launch":
             kernel = record.kernels[step["kernel"]]
             found.own_kernels.add(kernel["name"])
-            if results & reads[index]:
+            if any(index in writers.get(each, ()) for each in results):
                 found.last_kernel = step["kernel"]
         elif not str(step.get("op", "")).startswith(("aten.empty", "aten.new_empty")):
             found.library.add(str(step["op"]))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from kernbench.judging.evidence import Writes
 from kernbench.judging.record import NAMESPACES, Record, RecordError, named_dtype, restore, view_of
 from kernbench.triton_backend import MAX_PROGRAMS, active_launcher, build_binary, check_grid
 
@@ -40,7 +41,9 @@ class Executor:
         Raises:
             RecordError: The record is none of a call with such inputs.
         """
-        self._record = record
+        self._record, self._index = record, 0
+        self.writes: Writes = {}
+        """By launch, which arguments it writes."""
         self._events: dict[int, Any] = {}
         self._streams: dict[int, Any] = {}
         self._memory: dict[int, Tensor] = {}
@@ -93,11 +96,13 @@ class Executor:
             KernbenchError: A step does what a check of the sanitizer refuses.
         """
         self._memory = dict(self._before)
+        self.writes.clear()
         do = {"op": self._operate, "launch": self._launch, "mark": self._mark, "wait": self._wait}
         for index, step in enumerate(self._record.steps):
             kind = step.get("kind")
             if kind in do:
                 try:
+                    self._index = index
                     with torch.cuda.stream(self._stream(step["stream"])):
                         do[kind](step)
                 except (KeyError, TypeError) as error:
@@ -156,6 +161,8 @@ class Executor:
         args = tuple(restore(each, self._tensor) for each in step["args"])
         if len(args) != len(binary.signature):
             raise RecordError(f"kernel {binary.name} has {len(args)} arguments in the record")
+        _, plan = self._launcher.planned(binary, grid, args)
+        self.writes[self._index] = frozenset(at for at, _, _, writes in plan.pointers if writes)
         self._launcher.launch(binary, grid, args)
 
     def _mark(self, step: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,22 @@ from kernbench.errors import KernbenchError, NoDataError, UnsupportedOpError, Us
 from kernbench.inputs import read_text
 from kernbench.judging.candidate import CandidateFailed, CandidateProcess, Hollow
 from kernbench.judging.comparing import Expected, difference, expect, is_same
-from kernbench.judging.evidence import Evidence, evidence_of
+from kernbench.judging.evidence import Evidence, Writes, evidence_of
 from kernbench.judging.executing import Executor
 from kernbench.judging.limits import Limits
 from kernbench.judging.record import Record, RecordError
 from kernbench.judging.recording import Recorder
 from kernbench.judging.scanning import Scan, scan
 from kernbench.judging.simulation import in_simulation
-from kernbench.judging.tasks import Problem, Size, Task, load_task, tensors_of, with_tensors
+from kernbench.judging.tasks import (
+    SMALL_ELEMENTS,
+    Problem,
+    Size,
+    Task,
+    load_task,
+    tensors_of,
+    with_tensors,
+)
 from kernbench.judging.timing import Timed, floor_ns, time_record
 from kernbench.judging.verdict import Failure, MachineTime, Outcome, SizeResult, Verdict
 
@@ -94,10 +103,10 @@ class _Judging:
         self._request, self._seed, self._scan = request, seed, scanned
         self._sizes: list[SizeResult] = []
         self._remarks: list[str] = []
-        self._evidence: list[Evidence] = []
         self._failure: Failure | None = None
         self._tricks = list(scanned.tricks)
         self._times: list[MachineTime] = []
+        self._writes: Writes = {}
 
     def verdict(self) -> Verdict:
         scanned, request = self._scan, self._request
@@ -162,6 +171,10 @@ class _Judging:
     # Right or wrong
 
     def _judge_values(self, task: Task) -> None:
+        if task.ranks > 1:
+            raise _UnknownError(
+                f"the task is of {task.ranks} ranks, whose collectives are not recorded yet"
+            )
         machine = self._request.machines[0]
         self._tolerance = task.tolerance
         candidate = self._process(task, machine, data=True)
@@ -237,14 +250,14 @@ class _Judging:
             self._refused(size, failed)
             return
         evidence = evidence_of(record)
-        if size.is_stated:
-            self._evidence.append(evidence)
         lazy = [each for each in record.remarks if each.startswith("it returns")]
         if lazy:
             raise _Wrong(lazy[0], "drawn", trick=lazy[0])
         self._remarks += record.remarks
-        tried = []
-        for name, inputs in self._values_of(problem, fresh, is_small=not tried):
+        tried: list[str] = []
+        count = sum(each.numel() for each in tensors_of(problem.inputs))
+        is_small = count <= SMALL_ELEMENTS
+        for name, inputs in self._values_of(problem, fresh, is_small=is_small):
             expected = expect(problem.reference, inputs)
             try:
                 self._execute(record, evidence, name, inputs, expected)
@@ -255,7 +268,7 @@ class _Judging:
                 tried.append(name)
                 break
             tried.append(name)
-        self._look_at(evidence, problem)
+        self._look_at(evidence_of(record, self._writes), problem)
         self._sizes.append(SizeResult(size.label, size.is_stated, "right", tried))
 
     def _refused(self, size: Size, failed: CandidateFailed) -> None:
@@ -305,8 +318,8 @@ class _Judging:
             raise wrong
         if evidence.depends_on_host * 2 >= num_bytes:
             trick = (
-                f"its result is computed on the host: it reads values of the device {record.host_reads} "
-                f"times and brings {evidence.depends_on_host:,} bytes back"
+                "its result is computed on the host: it reads values of the device "
+                f"{record.host_reads} times and brings {evidence.depends_on_host:,} bytes back"
             )
             raise _Wrong(wrong.says, wrong.values, wrong.line, trick)
         # What decides are integers, often: then floats may be others.
@@ -338,6 +351,7 @@ class _Judging:
         try:
             executor = Executor(record, given)
             done = executor.run()
+            self._writes = executor.writes
             left = [each.cpu() for each in done.inputs]
             results = [each.cpu() for each in tensors_of(done.results)]
         except RecordError:
@@ -410,23 +424,16 @@ class _Judging:
         size = task.stated()[-1]
         for machine in self._request.machines:
             candidate = self._process(task, machine, data=False)
+            time = partial(self._time, task, size, candidate, machine)
             try:
-                self._times.append(
-                    in_simulation(
-                        lambda context, c=candidate, m=machine: self._time(
-                            context, task, size, c, m
-                        ),
-                        machine,
-                        data=False,
-                    )
-                )
+                self._times.append(in_simulation(time, machine, data=False))
             except (NoDataError, CandidateFailed) as error:
                 self._remarks.append(f"{machine}: its time cannot be said: {error}")
             finally:
                 candidate.close()
 
     def _time(
-        self, context: Any, task: Task, size: Size, candidate: CandidateProcess, machine: str
+        self, task: Task, size: Size, candidate: CandidateProcess, machine: str, context: Any
     ) -> MachineTime:
         # Without data, memory of a device is no memory here.
         with torch.device("cuda"):

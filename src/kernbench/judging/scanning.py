@@ -22,9 +22,8 @@ _GUARDED = frozenset(
 """Modules whose names a candidate has no reason to replace."""
 _SETTINGS = ("backends", "_dynamo", "_inductor", "config", "knobs", "runtime", "environ")
 """Parts of them that are there to be set."""
+_REPLACING = ("setattr", "delattr", "patch.object", "unittest.mock.patch.object")
 _WATCHES = {
-    "kernbench": "it looks for kernbench",
-    "_kernbench": "it looks for kernbench",
     "gc.get_objects": "it searches the memory of its process (gc.get_objects)",
     "gc.get_referrers": "it searches the memory of its process (gc.get_referrers)",
     "sys._getframe": "it looks at who calls it (sys._getframe)",
@@ -95,6 +94,20 @@ def _dotted(node: Any, modules: dict[str, str]) -> str:
 
 
 def _tricks_of(node: ast.AST, modules: dict[str, str]) -> Iterator[str]:
+    yield from _assigned(node, modules)
+    if isinstance(node, ast.Call):
+        yield from _called_for(node, modules)
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+        given = [each.name for each in node.names] + [getattr(node, "module", None) or ""]
+        if any(each.split(".")[0] == "kernbench" for each in given):
+            yield f"it looks for kernbench (line {node.lineno})"
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        text = node.value
+        if len(text) < 80 and "kernbench" in text.lower() and " " not in text.strip():
+            yield f"it looks for kernbench (line {node.lineno})"
+
+
+def _assigned(node: ast.AST, modules: dict[str, str]) -> Iterator[str]:
     targets: list[ast.expr] = []
     if isinstance(node, ast.Assign):
         targets = node.targets
@@ -104,27 +117,19 @@ def _tricks_of(node: ast.AST, modules: dict[str, str]) -> Iterator[str]:
         name = _dotted(target, modules)
         if isinstance(target, ast.Attribute) and _is_guarded(name):
             yield f"it replaces {name} (line {target.lineno})"
-    if isinstance(node, ast.Call):
-        name = _dotted(node.func, modules)
-        if (
-            name in ("setattr", "delattr", "patch.object", "unittest.mock.patch.object")
-            and node.args
-        ):
-            owner = _dotted(node.args[0], modules)
-            if _is_guarded(f"{owner}.x"):
-                yield f"it replaces a part of {owner} (line {node.lineno})"
-        elif name.endswith("mock.patch") and node.args and isinstance(node.args[0], ast.Constant):
-            yield f"it replaces {node.args[0].value} (line {node.lineno})"
-        elif name in _WATCHES:
-            yield f"{_WATCHES[name]} (line {node.lineno})"
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        given = [each.name for each in node.names] + [getattr(node, "module", None) or ""]
-        if any(each.split(".")[0] == "kernbench" for each in given):
-            yield f"it looks for kernbench (line {node.lineno})"
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        text = node.value
-        if len(text) < 80 and "kernbench" in text.lower() and " " not in text.strip():
-            yield f"it looks for kernbench (line {node.lineno})"
+
+
+def _called_for(node: ast.Call, modules: dict[str, str]) -> Iterator[str]:
+    name = _dotted(node.func, modules)
+    first = node.args[0] if node.args else None
+    if name in _REPLACING and first is not None:
+        owner = _dotted(first, modules)
+        if _is_guarded(f"{owner}.x"):
+            yield f"it replaces a part of {owner} (line {node.lineno})"
+    elif name.endswith("mock.patch") and isinstance(first, ast.Constant):
+        yield f"it replaces {first.value!s} (line {node.lineno})"
+    elif name in _WATCHES:
+        yield f"{_WATCHES[name]} (line {node.lineno})"
 
 
 def _is_guarded(name: str) -> bool:

@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -104,8 +104,8 @@ class Task:
         for device in ("meta", "cpu"):  # without memory, where a task names no device
             try:
                 with torch.device(device):
-                    return sum(each.numel() for each in tensors_of(self.inputs(size, 0)))
-            except Exception:  # noqa: BLE001 - whatever a task raises
+                    return _count(self.inputs(size, 0))
+            except Exception:
                 continue
         return None
 
@@ -139,7 +139,7 @@ class Task:
             raise UsageError(
                 f"the candidate defines no {self.candidate}, which a task of {self.form} calls"
             )
-        return found
+        return cast("Callable[..., Any]", found)
 
 
 def _with(size: Size, changed: Sizes) -> Size:
@@ -341,7 +341,7 @@ class TritonBenchTask(Task):
 
 
 def _count(tree: Any) -> int:
-    return sum(each.numel() for each in tensors_of(tree))
+    return sum(int(each.numel()) for each in tensors_of(tree))
 
 
 def _on_device(tree: Any) -> Any:

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from kernbench.errors import UsageError
 from kernbench.report.units import format_ns
 
@@ -142,6 +144,13 @@ class Verdict:
     def to_json(self) -> str:
         """Return the verdict as JSON, described in ``docs/judge.md``."""
         return json.dumps(self.to_dict(), indent=2)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Return the JSON Schema of :meth:`to_json`."""
+        found = TypeAdapter(cls).json_schema(mode="serialization")
+        found["properties"]["exit_code"] = {"enum": sorted(EXIT_CODES.values())}
+        return found
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Verdict:

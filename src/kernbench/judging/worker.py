@@ -99,7 +99,7 @@ def _judge_and_end(given: dict[str, Any], write: int) -> None:
         answer = {"verdict": judge_request(request).to_dict()}
     except KernbenchError as error:
         answer = {"error": str(error)}
-    except BaseException as error:  # noqa: BLE001 - the next request is another process's
+    except BaseException as error:
         answer = {"internal": f"{type(error).__name__}: {error}"}
         if os.environ.get("KERNBENCH_JUDGE_DEBUG"):
             import traceback

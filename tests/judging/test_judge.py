@@ -1,0 +1,167 @@
+"""The judge: verdicts on small kernels, on tricks, and on candidates that misbehave."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from kernbench.errors import UsageError
+from kernbench.judging import EXIT_CODES, Judge, Limits, Outcome, Verdict
+from tests.judging.tricks import HEAD, HONEST, TASKS, TRICKS
+
+pytest.importorskip("torch")
+
+Judged = Callable[..., Verdict]
+_SAMPLE = {
+    "an answer by address": "the result of an earlier call|earlier call",
+    "patched allclose": "replaces torch.allclose",
+    "numpy on the host": "does not depend on its inputs",
+    "an unsynchronized stream": "DataRaceError",
+}
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    with Judge() as started:
+        yield started
+
+
+@pytest.fixture
+def judged(judge: Judge, tmp_path: Path) -> Judged:
+    """Return what judges a candidate's text against a task's text."""
+
+    def call(candidate: str, task: str, **options: Any) -> Verdict:
+        (tmp_path / "candidate.py").write_text(candidate)
+        (tmp_path / "task.py").write_text(TASKS.get(task, task))
+        options = {"times": False, "seed": 1, **options}
+        return judge(tmp_path / "candidate.py", tmp_path / "task.py", **options)
+
+    return call
+
+
+@pytest.mark.adr("0256-D4")
+def test_a_right_kernel_is_timed_beside_eager_with_an_interval(judged: Judged) -> None:
+    verdict = judged(HEAD + HONEST["softmax"], "softmax", times=True)
+    assert verdict.is_right, verdict.why
+    assert {each.outcome for each in verdict.sizes} == {"right"}
+    assert any("huge" in each.values for each in verdict.sizes)
+    (time,) = verdict.times
+    assert time.low_ns is not None
+    assert time.high_ns is not None
+    assert time.floor_ns < time.low_ns < time.time_ns < time.high_ns
+    assert time.own_share == 1
+    # Both read 6,400 bytes once: neither is much faster.
+    assert time.speed == "cannot say: measure"
+    assert verdict.outcome is Outcome.RIGHT
+    assert Verdict.of(json.loads(verdict.to_json())) == verdict
+    jsonschema.validate(verdict.to_dict(), Verdict.json_schema())
+    assert len(verdict.to_markdown().splitlines()) <= 40
+
+
+@pytest.mark.adr("0256-D1")
+@pytest.mark.parametrize("name", _SAMPLE)
+def test_a_trick_is_found(name: str, judged: Judged) -> None:
+    trick = TRICKS[name]
+    verdict = judged(HEAD + trick.text, trick.task)
+    assert verdict.outcome in (Outcome.WRONG, Outcome.CHEAT)
+    assert any(each in verdict.why for each in _SAMPLE[name].split("|"))
+
+
+@pytest.mark.campaign
+@pytest.mark.adr("0256-D1")
+@pytest.mark.parametrize("name", TRICKS)
+def test_every_trick_is_found_and_its_twin_is_not_accused(name: str, judged: Judged) -> None:
+    trick = TRICKS[name]
+    verdict = judged(HEAD + trick.text, trick.task)
+    assert verdict.outcome in (Outcome.WRONG, Outcome.CHEAT), verdict.why
+    verdict = judged(HEAD + (trick.twin or HONEST[trick.task]), trick.task)
+    assert verdict.outcome is Outcome.RIGHT, verdict.why
+    assert not verdict.tricks
+
+
+def test_a_wrong_kernel_is_told_its_smallest_size_its_element_and_its_line(judged: Judged) -> None:
+    text = HEAD + HONEST["axpy"].replace("axpied(x, y)", "axpied(x, x)")
+    verdict = judged(text, "axpy")
+    assert verdict.outcome is Outcome.WRONG
+    assert verdict.failure is not None
+    assert verdict.failure.size == min((each.size for each in verdict.sizes), key=float)
+    assert "the result is wrong at [0]" in verdict.failure.says
+    stored = next(n for n, line in enumerate(text.splitlines(), 1) if "tl.store(out + i, 2" in line)
+    assert verdict.failure.line == f"candidate.py:{stored}"
+    assert verdict.failure.line in verdict.to_markdown()
+
+
+@pytest.mark.adr("0256-D3")
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("while True: pass", "did not end within 2 s"),
+        ("os._exit(7)", "exited with 7"),
+        ("ctypes.string_at(1)", "SIGSEGV"),
+        ("sys.exit(3)", "SystemExit"),
+        ("bytearray(1 << 40)", "MemoryError"),
+        ("open('/tmp/kernbench-judge-out', 'w')", "may not write"),
+        ("os.fork()", "may not call os.fork"),
+    ],
+)
+def test_a_candidate_that_misbehaves_is_wrong_and_the_judge_goes_on(
+    body: str, says: str, judged: Judged
+) -> None:
+    text = f"import ctypes, os, sys\ndef solve(x, y): {body}"
+    if "while" in body:
+        text = "def solve(x, y):\n    while True:\n        print('x' * 1000)"
+    verdict = judged(text, "axpy", limits=Limits(seconds=2 if "while" in body else 60))
+    assert verdict.outcome is Outcome.WRONG
+    assert says in verdict.why
+
+
+def test_cuda_and_what_is_no_python_get_a_verdict_without_running(judged: Judged) -> None:
+    verdict = judged("from torch.utils.cpp_extension import load_inline", "axpy")
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert "CUDA C++ (load_inline)" in verdict.why
+    assert judged("def solve(:", "axpy").outcome is Outcome.WRONG
+
+
+def test_a_task_of_kernelbench_scales_its_sizes_and_shares_its_weights(judged: Judged) -> None:
+    task = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.linear = torch.nn.Linear(features, 8)
+    def forward(self, x): return torch.relu(self.linear(x))
+batch, features = 4096, 8192
+def get_inputs(): return [torch.rand(batch, features)]
+def get_init_inputs(): return [features]
+"""
+    verdict = judged(task.replace("Model", "ModelNew"), task)
+    assert verdict.outcome is Outcome.RIGHT, verdict.why
+    assert "as stated has 33,554,432 elements" in verdict.remarks[0]
+    verdict = judged(task.replace("Model", "ModelNew").replace("torch.relu(", "("), task)
+    assert verdict.outcome is Outcome.WRONG
+
+
+@pytest.mark.parametrize(
+    ("task", "says"),
+    [
+        ("def reference(x): return x", "sizes must be a list of sizes"),
+        (TASKS["axpy"].replace("2 * x + y", "1 / 0"), "the task fails by itself"),
+        ("x = 1", "it defines none of"),
+    ],
+)
+def test_a_task_that_is_none_is_an_error_that_says_what_is_missing(
+    task: str, says: str, judged: Judged
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        judged(HONEST["axpy"], task)
+
+
+def test_exit_codes_tell_verdicts_from_errors() -> None:
+    codes = list(EXIT_CODES.values())
+    assert len(set(codes)) == len(Outcome)
+    assert not {1, 2, 130} & set(codes)

@@ -1,0 +1,386 @@
+"""Tricks that candidates are known to play, each with an honest twin that looks like it.
+
+Sources: gpu-mode/reference-kernels issue 162, KernelBench issue 82, pygpubench issues 7 and 23,
+arXiv 2606.20128 and 2606.08960; the texts are ours.
+"""
+
+# ruff: noqa: E501 - each trick stays on a line or in a text of its own
+from __future__ import annotations
+
+from typing import NamedTuple
+
+HEAD = """
+import ctypes, gc, inspect, math, os, pickle, socket, sys, threading, time
+import numpy as np
+import torch, triton
+import triton.language as tl
+
+@triton.jit
+def axpy(x, y, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, 2 * tl.load(x + i, i < n, 0.0) + tl.load(y + i, i < n, 0.0), i < n)
+
+@triton.jit
+def rows(x, out, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    at = tl.program_id(0) * n + i
+    v = tl.load(x + at, i < n, -float("inf"))
+    e = tl.exp(v - tl.max(v, 0))
+    tl.store(out + at, e / tl.sum(e, 0), i < n)
+
+@triton.jit
+def total(x, out, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    s = tl.zeros((B,), tl.float32)
+    for k in range(0, n, B):
+        s += tl.load(x + tl.program_id(0) * n + k + i, k + i < n, 0.0)
+    tl.store(out + tl.program_id(0), tl.sum(s, 0) / n)
+
+@triton.jit
+def matmul(a, b, c, m, n, k, B: tl.constexpr):
+    r = tl.program_id(0) * B + tl.arange(0, B)
+    q = tl.program_id(1) * B + tl.arange(0, B)
+    s = tl.zeros((B, B), tl.float32)
+    for p in range(0, k, B):
+        h = p + tl.arange(0, B)
+        s += tl.dot(
+            tl.load(a + r[:, None] * k + h[None, :], (r < m)[:, None] & (h < k)[None, :], 0.0),
+            tl.load(b + h[:, None] * n + q[None, :], (h < k)[:, None] & (q < n)[None, :], 0.0),
+            input_precision="ieee",
+        )
+    tl.store(c + r[:, None] * n + q[None, :], s, (r < m)[:, None] & (q < n)[None, :])
+
+def axpied(x, y):
+    out = torch.empty_like(x)
+    axpy[(triton.cdiv(x.numel(), 128),)](x, y, out, x.numel(), B=128)
+    return out
+
+def softmaxed(x):
+    out = torch.empty_like(x)
+    rows[(x.shape[0],)](x, out, x.shape[1], B=triton.next_power_of_2(x.shape[1]))
+    return out
+
+def averaged(x):
+    out = torch.empty(x.shape[0], device=x.device)
+    total[(x.shape[0],)](x, out, x.shape[1], B=64)
+    return out
+
+def multiplied(a, b):
+    c = torch.empty(a.shape[0], b.shape[1], device=a.device)
+    m, k = a.shape
+    n = b.shape[1]
+    matmul[(triton.cdiv(m, 32), triton.cdiv(n, 32))](a, b, c, m, n, k, B=32)
+    return c
+"""
+_TASK = """
+import torch
+def _drawn(seed, *shapes):
+    g = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(*each, generator=g) for each in shapes)
+"""
+TASKS = {
+    "axpy": _TASK
+    + """
+sizes = [100, 1000]
+def inputs(size, seed): return _drawn(seed, (size,), (size,))
+def reference(x, y): return 2 * x + y
+""",
+    "softmax": _TASK
+    + """
+sizes = [(8, 50), (16, 100)]
+def inputs(size, seed): return _drawn(seed, size)
+def reference(x): return torch.softmax(x, -1)
+""",
+    "mean": _TASK
+    + """
+sizes = [(4, 1000)]
+def inputs(size, seed): return _drawn(seed, size)
+def reference(x): return x.mean(-1)
+""",
+    "matmul": _TASK
+    + """
+sizes = [(40, 48, 64)]
+def inputs(size, seed): return _drawn(seed, (size[0], size[2]), (size[2], size[1]))
+def reference(a, b): return a @ b
+""",
+}
+HONEST = {
+    "axpy": "def solve(x, y): return axpied(x, y)",
+    "softmax": "def solve(x): return softmaxed(x)",
+    "mean": "def solve(x): return averaged(x)",
+    "matmul": "def solve(a, b): return multiplied(a, b)",
+}
+
+
+class Trick(NamedTuple):
+    """A trick, and what looks like it and is honest."""
+
+    task: str
+    text: str
+    twin: str = ""
+    """Empty: the task's honest candidate."""
+
+
+_PATCHED = """
+{}
+def solve(x, y): return axpied(x, y)
+"""
+_CACHED = """
+kept = {{}}
+def solve(x):
+    key = {}
+    if key not in kept:
+        kept[key] = softmaxed(x)
+    return kept[key]
+"""
+_KEPT_BUFFER = """
+kept = {}
+def solve(x):
+    out = kept.setdefault(x.shape, torch.empty_like(x))
+    rows[(x.shape[0],)](x, out, x.shape[1], B=triton.next_power_of_2(x.shape[1]))
+    return out
+"""
+_NARROW = """
+@triton.jit
+def narrow(x, y, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    a = tl.load(x + i, i < n, 0.0){}
+    b = tl.load(y + i, i < n, 0.0){}
+    tl.store(out + i, (2 * a + b).to(tl.float32), i < n)
+def solve(x, y):
+    out = torch.empty_like(x)
+    narrow[(triton.cdiv(x.numel(), 128),)](x, y, out, x.numel(), B=128)
+    return out
+"""
+_TILES = """
+def solve(x, y):
+    out = {}(x)
+    axpy[({},)](x, y, out, {}, B=128)
+    return out
+"""
+_STREAM = """
+def solve(x, y):
+    out = torch.empty_like(x)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        axpy[(triton.cdiv(x.numel(), 128),)](x, y, out, x.numel(), B=128)
+    {}
+    return out
+"""
+
+TRICKS: dict[str, Trick] = {
+    "zeros": Trick("axpy", "def solve(x, y): return torch.zeros_like(x)",
+                   "def solve(x, y):\n    out = torch.zeros_like(x)\n    out.copy_(axpied(x, y))\n    return out"),
+    "constant": Trick("softmax", "def solve(x): return torch.full_like(x, 1 / x.shape[1])"),
+    "the expected value of a statistic": Trick("mean", "def solve(x): return torch.zeros(x.shape[0], device=x.device)"),
+    "random numbers": Trick("softmax", "def solve(x): return torch.softmax(torch.randn_like(x), -1)"),
+    "empty memory": Trick("axpy", "def solve(x, y): return torch.empty_like(x)"),
+    "memory of a freed result": Trick("axpy", """
+def solve(x, y):
+    t = axpied(x, y); del t
+    return torch.empty_like(x)
+"""),
+    "an earlier answer": Trick("softmax", _CACHED.format("0"), _KEPT_BUFFER),
+    "an answer by address": Trick("softmax", _CACHED.format("x.data_ptr()"), _KEPT_BUFFER),
+    "an answer by shape": Trick("softmax", _CACHED.format("tuple(x.shape)"), _KEPT_BUFFER),
+    "an answer by object": Trick("softmax", _CACHED.format("id(x)"), _KEPT_BUFFER),
+    "right at first, a copy of the first answer later": Trick("softmax", """
+kept = []
+def solve(x):
+    if not kept or kept[0].shape != x.shape:
+        kept[:] = [softmaxed(x)]
+        return kept[0]
+    return kept[0].clone()
+"""),
+    "the first answer through a kernel": Trick("axpy", """
+kept = {}
+def solve(x, y):
+    k = x.numel()
+    if k not in kept:
+        kept[k] = axpied(x, y)
+    return axpied(torch.zeros_like(x), kept[k])
+""", """
+kept = {}
+def solve(x, y):
+    z = kept.setdefault(x.numel(), torch.zeros_like(x))
+    return axpied(z, axpied(x, y))
+"""),
+    "a lazy subclass": Trick("softmax", """
+class Later(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        args = [torch.softmax(a.as_subclass(torch.Tensor), -1) if type(a) is Later else a for a in args]
+        return func(*args, **(kwargs or {}))
+def solve(x): return x.as_subclass(Later)
+"""),
+    "a lazy object": Trick("softmax", """
+class Later:
+    def __init__(self, x): self.x = x
+    def __getattr__(self, name): return getattr(softmaxed(self.x), name)
+def solve(x): return Later(x)
+"""),
+    "a function as the answer": Trick("softmax", "def solve(x): return lambda: softmaxed(x)"),
+    "patched allclose": Trick("axpy", _PATCHED.format("torch.allclose = lambda *a, **k: True"),
+                              _PATCHED.format("torch.backends.cuda.matmul.allow_tf32 = False")),
+    "patched assert_close": Trick("axpy", _PATCHED.format("import torch.testing as tt\ntt.assert_close = lambda *a, **k: None")),
+    "patched events": Trick("axpy", _PATCHED.format("torch.cuda.Event.elapsed_time = lambda *a: 1e-3"),
+                            "def solve(x, y):\n    e = torch.cuda.Event(); e.record(); out = axpied(x, y); e.synchronize()\n    return out"),
+    "patched synchronize": Trick("axpy", _PATCHED.format("torch.cuda.synchronize = lambda *a: None"),
+                                 "def solve(x, y):\n    out = axpied(x, y)\n    torch.cuda.synchronize()\n    return out"),
+    "patched clock": Trick("axpy", _PATCHED.format("time.perf_counter = lambda: 0.0"),
+                           _PATCHED.format("t = time.perf_counter()")),
+    "patched do_bench": Trick("axpy", _PATCHED.format("triton.testing.do_bench = lambda *a, **k: 1e-3")),
+    "patched by setattr": Trick("axpy", _PATCHED.format("setattr(torch, 'equal', lambda *a: True)"),
+                                _PATCHED.format("class A: pass\nsetattr(A, 'equal', 1)")),
+    "patched by mock": Trick("axpy", _PATCHED.format("from unittest import mock\nmock.patch('torch.allclose', lambda *a: True).start()")),
+    "patched print": Trick("axpy", _PATCHED.format("import builtins\nbuiltins.print = lambda *a: None"), _PATCHED.format("print('ready')")),
+    "patched kernbench": Trick("axpy", _PATCHED.format("import kernbench.judging.comparing as c\nc.difference = lambda *a, **k: None")),
+    "looks for the judge": Trick("axpy", """
+def solve(x, y):
+    if "kernbench" in sys.modules:
+        return axpied(x, y)
+    return x
+""", "def solve(x, y):\n    assert 'torch' in sys.modules\n    return axpied(x, y)"),
+    "looks at its callers": Trick("axpy", "def solve(x, y):\n    return axpied(x, y) if inspect.stack() else x",
+                                  "def solve(x, y):\n    assert inspect.isfunction(axpied)\n    return axpied(x, y)"),
+    "walks frames": Trick("axpy", "def solve(x, y):\n    return axpied(x, y) if sys._getframe(1) else x"),
+    "searches the heap": Trick("axpy", """
+def solve(x, y):
+    for each in gc.get_objects():
+        if isinstance(each, torch.Tensor) and each.shape == x.shape:
+            pass
+    return axpied(x, y)
+""", "def solve(x, y):\n    gc.collect()\n    return axpied(x, y)"),
+    "an unsynchronized stream": Trick("axpy", _STREAM.format("pass"), _STREAM.format("torch.cuda.current_stream().wait_stream(side)")),
+    "an event that nobody waits for": Trick("axpy", _STREAM.format("e = side.record_event()"),
+                                            _STREAM.format("torch.cuda.current_stream().wait_event(side.record_event())")),
+    "a library behind a failing kernel": Trick("axpy", """
+def solve(x, y):
+    try:
+        axpy[(1,)](x, y, None, "n")
+    except Exception:
+        return torch.add(y, x, alpha=2)
+""", """
+def solve(x, y):
+    try:
+        return axpied(x, y)
+    except ValueError:
+        return torch.add(y, x, alpha=2)
+"""),
+    "a kernel that is never launched": Trick("softmax", "def solve(x): return torch.softmax(x, -1)",
+                                             "def solve(x): return softmaxed(x).contiguous()"),
+    "a kernel whose result is thrown away": Trick("softmax", "def solve(x):\n    softmaxed(x)\n    return torch.softmax(x, -1)",
+                                                  "def solve(x):\n    torch.empty_like(x)\n    return softmaxed(x)"),
+    "float16 for float32": Trick("axpy", _NARROW.format(".to(tl.float16)", ".to(tl.float16)"), _NARROW.format("", "")),
+    "bfloat16 for float32": Trick("axpy", _NARROW.format(".to(tl.bfloat16)", ""), _NARROW.format("", ".to(tl.float32)")),
+    "a product in half": Trick("matmul", "def solve(a, b): return (a.half() @ b.half()).float()"),
+    "half of the tiles": Trick("axpy", _TILES.format("torch.empty_like", "triton.cdiv(x.numel(), 256)", "x.numel()"),
+                               _TILES.format("torch.empty_like", "triton.cdiv(x.numel(), 128)", "x.numel()")),
+    "tiles rounded down": Trick("axpy", _TILES.format("torch.zeros_like", "max(x.numel() // 128, 1)", "x.numel()"),
+                                _TILES.format("torch.zeros_like", "triton.cdiv(x.numel(), 128)", "x.numel()")),
+    "a size written down": Trick("axpy", _TILES.format("torch.zeros_like", "8", "1000"), """
+def solve(x, y):
+    assert x.numel() in (100, 1000), "sizes of the task only"
+    return axpied(x, y)
+"""),
+    "a sample for the mean": Trick("mean", """
+def solve(x):
+    out = torch.empty(x.shape[0], device=x.device)
+    half = x[:, : max(x.shape[1] // 2, 1)].contiguous()
+    total[(x.shape[0],)](half, out, half.shape[1], B=64)
+    return out
+"""),
+    "no largest value": Trick("softmax", "def solve(x):\n    e = torch.exp(x)\n    return e / e.sum(-1, keepdim=True)",
+                              "def solve(x):\n    return softmaxed(x - x.amax(-1, keepdim=True))"),
+    "no mask": Trick("axpy", """
+@triton.jit
+def bare(x, y, out, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, 2 * tl.load(x + i) + tl.load(y + i))
+def solve(x, y):
+    out = torch.empty_like(x)
+    bare[(triton.cdiv(x.numel(), 128),)](x, y, out, B=128)
+    return out
+"""),
+    "programs that race": Trick("mean", """
+@triton.jit
+def racing(x, out, n, B: tl.constexpr):
+    r, k = tl.program_id(0), tl.program_id(1)
+    i = k * B + tl.arange(0, B)
+    s = tl.sum(tl.load(x + r * n + i, i < n, 0.0), 0)
+    tl.store(out + r, tl.load(out + r) + s / n)
+def solve(x):
+    out = torch.zeros(x.shape[0], device=x.device)
+    racing[(x.shape[0], triton.cdiv(x.shape[1], 64))](x, out, x.shape[1], B=64)
+    return out
+""", """
+@triton.jit
+def adding(x, out, n, B: tl.constexpr):
+    r, k = tl.program_id(0), tl.program_id(1)
+    i = k * B + tl.arange(0, B)
+    tl.atomic_add(out + r, tl.sum(tl.load(x + r * n + i, i < n, 0.0), 0) / n)
+def solve(x):
+    out = torch.zeros(x.shape[0], device=x.device)
+    adding[(x.shape[0], triton.cdiv(x.shape[1], 64))](x, out, x.shape[1], B=64)
+    return out
+"""),
+    "numpy on the host": Trick("softmax", """
+def solve(x):
+    a = x.cpu().numpy()
+    e = np.exp(a - a.max(-1, keepdims=True))
+    return torch.from_numpy(e / e.sum(-1, keepdims=True)).to(x.device)
+""", """
+def solve(x):
+    a = np.float32(1.0)
+    return softmaxed(x) * float(a)
+"""),
+    "lists on the host": Trick("axpy", """
+def solve(x, y):
+    return torch.tensor([2 * a + b for a, b in zip(x.tolist(), y.tolist())], device=x.device)
+""", """
+def solve(x, y):
+    return axpied(x, y) if x[0].item() < 1e30 else axpied(x, y)
+"""),
+    "PyTorch on the host": Trick("softmax", "def solve(x): return torch.softmax(x.cpu(), -1).cuda()",
+                                 "def solve(x): return softmaxed(x.cuda())"),
+    "the host's answer through a kernel": Trick("axpy", """
+def solve(x, y):
+    answer = (2 * x.cpu() + y.cpu()).cuda()
+    return axpied(torch.zeros_like(x), answer)
+"""),
+    "a thread on the host": Trick("softmax", """
+def solve(x):
+    out = torch.empty_like(x)
+    a = x.cpu()
+    def work(): out.copy_(torch.softmax(a, -1))
+    t = threading.Thread(target=work); t.start(); t.join()
+    return out
+"""),
+    "memory poked from the host": Trick("axpy", """
+def solve(x, y):
+    out = torch.empty_like(x)
+    a = 2 * x.cpu() + y.cpu()
+    ctypes.memmove(out.data_ptr(), a.data_ptr(), a.numel() * 4)
+    return out
+"""),
+    "its input as the answer": Trick("axpy", "def solve(x, y): return x.mul_(2).add_(y)",
+                                     "def solve(x, y): return axpied(x, y).mul_(1)"),
+    "an unchanged input": Trick("softmax", "def solve(x): return x"),
+    "answers in a file": Trick("softmax", """
+def solve(x):
+    if not os.path.exists("kept"):
+        pickle.dump(softmaxed(x).cpu(), open("kept", "wb"))
+    return pickle.load(open("kept", "rb")).to(x.device)
+""", """
+def solve(x):
+    open("note", "w").write("called")
+    return softmaxed(x)
+"""),
+    "answers from the network": Trick("axpy", """
+def solve(x, y):
+    socket.create_connection(("127.0.0.1", 9), timeout=1)
+    return axpied(x, y)
+"""),
+    "answers of another process": Trick("axpy", "def solve(x, y):\n    os.system('true')\n    return axpied(x, y)"),
+}  # fmt: skip
