@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kernbench.replay import PointerArg
-from kernbench.torch_bridge.dispatch.known_values import MOST_ELEMENTS, forget, values_of
+from kernbench.torch_bridge.dispatch.known_values import MOST_BYTES, forget, values_of
 from kernbench.torch_bridge.placement.names import unobserved
 from kernbench.torch_bridge.placement.residence import storage_of
 from kernbench.torch_bridge.processes.process import current
@@ -85,7 +85,7 @@ def _is_known(plan: KernelPlan, params: Sequence[Any]) -> bool:
 
 
 def _is_small(tensor: Tensor) -> bool:
-    return bool(storage_of(tensor).nbytes() <= MOST_ELEMENTS * tensor.element_size())
+    return bool(storage_of(tensor).nbytes() <= MOST_BYTES)
 
 
 def _is_whole(tensor: Tensor) -> bool:
