@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.cli.command_line import kernbench
 from tests.torch_bridge.running import simulated
 
 torch = pytest.importorskip("torch")
@@ -131,3 +133,18 @@ def test_operators_of_an_engine_compute_what_pytorch_does(engine: Path, data: bo
     assert any("engine_ops.never_defined" in each for each in lines)
     names = [each.template.name for each in context.run.op_log.instances]
     assert names.count("engine_ops.topk_softmax") == 1
+
+
+@pytest.mark.adr("0258-D3")
+def test_operators_of_a_package_are_listed_without_importing_it(
+    engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(engine)
+    said = kernbench("operators", "engine").output
+    assert f"engine/_C.abi3.so: {len(_OPERATORS) - 1} of {len(_OPERATORS)} operators are" in said
+    assert [each for each in said.splitlines() if "lacks" in each] == ["  lacks never_defined"]
+    assert "engine" not in sys.modules
+    for package, words in (("engin", "no such package"), ("typer", "needs CUDA")):
+        run = kernbench("operators", package)
+        assert run.exit_code == 2
+        assert words in run.output
