@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-all browser test-fast lint docs format programs bench-host bench-check bench-baseline validate tuner-truth test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed conformance-compiled conformance-inductor conformance-gluon fuzz-kernels fuzz-mistakes fuzz-properties fuzz-saved test-libraries test-engines test-models test-serving test-titan test-field test-operations changelog release clean
+.PHONY: help demo test test-all browser test-fast lint docs format programs bench-host bench-check bench-baseline validate tuner-truth test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed conformance-compiled conformance-inductor conformance-gluon fuzz-kernels fuzz-mistakes fuzz-properties fuzz-saved test-libraries test-engines test-models test-serving test-vllm test-titan test-field test-operations changelog release clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -110,6 +110,10 @@ test-serving: $(VENV)/torch.stamp ## serve a small model with nano-vllm, and com
 	@test -d "$(NANO_VLLM)" || { echo "set NANO_VLLM to a checkout of GeeeekExplorer/nano-vllm"; exit 2; }
 	$(PIP) install --quiet --constraint constraints/locked.txt transformers==5.23.0 xxhash
 	$(BIN)/python tools/serving_runs.py $(NANO_VLLM) $(ARGS)
+
+test-vllm: $(VENV)/torch.stamp ## serve a small model with vLLM's wheel as it is, and compare its tokens: needs it and its Python requirements installed
+	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(0 if u.find_spec("vllm") else "install vllm (--no-deps) and its Python requirements into $(VENV) first: docs/serving.md")'
+	$(BIN)/python tools/serving_runs.py vllm --tensor-parallel 1 $(ARGS)
 
 test-titan: $(VENV)/torch.stamp ## train torchtitan's small models, sharded in five ways: TITAN=clone at v0.2.2
 	@test -d "$(TITAN)" || { echo "set TITAN to a checkout of torchtitan at v0.2.2"; exit 2; }

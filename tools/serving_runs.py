@@ -1,7 +1,9 @@
-"""Serve a small Qwen3 with nano-vllm from a checkout, unmodified, and compare its tokens.
+"""Serve a small Qwen3 with an engine, unmodified, and compare its tokens.
 
     python tools/serving_runs.py PATH_TO/nano-vllm [--tensor-parallel 1 2] [--machine h100-sxm]
+    python tools/serving_runs.py vllm --tensor-parallel 1
 
+nano-vllm is a checkout; vLLM is installed, and runs eagerly in the process of its program.
 The model has random weights in float16; the reference is Hugging Face's transformers on the CPU in
 float32, greedy. nano-vllm compiles its layers, captures its CUDA graphs and starts its worker
 processes by itself; its flash_attn is kernbench's stand-in. Needs transformers. The exit status is
@@ -50,22 +52,38 @@ if __name__ == "__main__":
 """
 
 
+VLLM = f"""
+import json, sys, time
+from vllm import LLM, SamplingParams
+
+model, ranks, asked, found = sys.argv[1:]
+prompts = [{{"prompt_token_ids": each}} for each in json.load(open(asked))]
+llm = LLM(model, tensor_parallel_size=int(ranks), max_model_len=512, max_num_seqs=8,
+          max_num_batched_tokens=512, gpu_memory_utilization=0.02, enforce_eager=True)
+greedy = SamplingParams(max_tokens={NEW_TOKENS}, temperature=0, ignore_eos=True)
+made = llm.generate(prompts, greedy, use_tqdm=False)
+json.dump([list(each.outputs[0].token_ids) for each in made], open(found, "w"))
+"""
+ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
+
+
 def main() -> int:
     """Run them and return how many gave other tokens than the reference."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("checkout", type=Path, help="a checkout of GeeeekExplorer/nano-vllm")
+    parser.add_argument("checkout", type=Path, help="a checkout of nano-vllm, or vllm")
     parser.add_argument("--tensor-parallel", type=int, nargs="+", default=[1, 2], metavar="N")
     parser.add_argument("--machine", default="h100-sxm")
     options = parser.parse_args()
-    if not (options.checkout / "nanovllm").is_dir():
-        parser.error(f"{options.checkout} has no nanovllm: give a checkout of nano-vllm")
+    is_vllm = str(options.checkout) == "vllm"
+    if not is_vllm and not (options.checkout / "nanovllm").is_dir():
+        parser.error(f"{options.checkout} has no nanovllm: give a checkout of nano-vllm, or vllm")
     draw = random.Random(0)
     prompts = [[draw.randrange(3, WORDS) for _ in range(length)] for length in LENGTHS]
     failed = 0
     with tempfile.TemporaryDirectory(prefix="kernbench-serving-") as name:
         folder = Path(name)
         expected = make_model(folder / "model", prompts)
-        (folder / "client.py").write_text(CLIENT)
+        (folder / "client.py").write_text(VLLM if is_vllm else CLIENT)
         (folder / "prompts.json").write_text(json.dumps(prompts))
         for ranks in options.tensor_parallel:
             found = serve(options.checkout, folder, options.machine, ranks)
@@ -131,7 +149,7 @@ def serve(checkout: Path, folder: Path, machine: str, ranks: int) -> list[list[i
     done = subprocess.run(
         [*command, "prompts.json", "found.json"],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        env=os.environ | ONE_PROCESS | {"PYTHONPATH": os.pathsep.join(paths)},
         check=False,
     )
     if done.returncode:

@@ -81,3 +81,7 @@ def test_prefetched_gathers_of_fsdp_overlap_the_layers_before() -> None:
         )
     ]
     assert overlapped
+
+
+def test_contexts_call_what_a_program_has_put_in_the_place_of_set_stream() -> None:
+    simulated("streams.py", "a_function_of_the_programs_own_sets_them")

@@ -29,6 +29,7 @@ __all__ = [
     "check_ranks",
     "check_torch",
     "importing_torch",
+    "package_operators",
     "run_torchrun",
     "torch_player",
 ]
@@ -45,6 +46,23 @@ def torch_player() -> type[Player]:
         from kernbench.torch_bridge.kept.player import TorchPlayer
 
     return TorchPlayer
+
+
+def package_operators(folder: Path) -> dict[Path, dict[str, bool]]:
+    """Return whether kernbench defines each operator of a package's extension modules.
+
+    By shared object, of those that need CUDA, relative to where the package is installed.
+
+    Raises:
+        TorchVersionError: PyTorch is missing, or a release that the bridge does not know.
+    """
+    check_torch()
+    with importing_torch():
+        from kernbench.torch_bridge.replaced.extension_modules.definitions import (
+            operators_of_package,
+        )
+
+    return dict(operators_of_package(folder))
 
 
 def run_torchrun(

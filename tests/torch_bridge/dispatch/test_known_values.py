@@ -167,6 +167,21 @@ def test_what_nobody_knows_stays_an_error(case: str, words: str) -> None:
         run_kernels(case, data=False)
 
 
+def test_scores_that_nobody_knows_take_a_sampler_one_pass() -> None:
+    took = {}
+    for data in (True, False):
+        context = run_kernels("what_scores_decide", data, data=data)
+        took[data], _ = (
+            each.ends_ps[0] - each.starts_ps[0]
+            for each in context.run.op_log.instances
+            if each.template.name == "largest"
+        )
+        said = [line for each in context.run.remarks for line in each() if "equal" in line]
+        assert len(said) == (not data)
+        assert all("in one pass: largest" in each for each in said)
+    assert took[False] < took[True]
+
+
 def test_what_a_kernel_writes_of_unknown_numbers_is_unknown() -> None:
     run_kernels("what_a_kernel_writes_of_unknown_numbers_is_unknown", data=False)
 

@@ -93,5 +93,22 @@ def sleeping_kernels(path):
     Path(path).write_text(f"{times[1_500_000] - times[0]:.9f}")
 
 
+def a_function_of_the_programs_own_sets_them():
+    """As vLLM keeps the current stream: it puts one in the place of torch.cuda.set_stream."""
+    seen, before = [], torch.cuda.set_stream
+
+    def set_stream(stream):
+        seen.append(stream)
+        before(stream)
+
+    torch.cuda.set_stream = set_stream
+    side, x = torch.cuda.Stream(), torch.ones(4, device="cuda")
+    with torch.cuda.stream(side):
+        pass
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=side):
+        x.add_(1)
+    assert [each == side for each in seen] == [True, False] * 2
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])

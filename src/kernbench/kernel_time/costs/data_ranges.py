@@ -163,7 +163,8 @@ def _whole(array: Array, shape: Shape) -> Array:
 
 
 _MOVES: dict[str, Callable[[Made, list[Array]], Array]] = {
-    "tt.splat": lambda part, a: a[0].reshape((1,) * len(part.shape)),
+    # A number that was reduced from others is taken for one of them.
+    "tt.splat": lambda part, a: a[0].reshape(-1)[:1].reshape((1,) * len(part.shape)),
     "tt.unsplat": lambda part, a: a[0].reshape(-1)[0].reshape(()),
     "tt.broadcast": lambda part, a: a[0],
     "tt.expand_dims": lambda part, a: np.expand_dims(a[0], int(part.attrs["axis"])),

@@ -345,11 +345,12 @@ class StreamContext:
     def __enter__(self) -> None:
         if self.stream is not None:
             self._before.append(current_stream())
-            set_stream(self.stream)
+            # As PyTorch's: a program may have put its own in its place.
+            torch.cuda.set_stream(self.stream)
 
     def __exit__(self, *error: object) -> None:
         if self._before:
-            set_stream(self._before.pop())
+            torch.cuda.set_stream(self._before.pop())
 
 
 def synchronize(device: Any = None) -> None:

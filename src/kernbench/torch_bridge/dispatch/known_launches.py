@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from kernbench.replay import PointerArg
-from kernbench.torch_bridge.dispatch.known_values import MOST_ELEMENTS, forget, values_of
+from kernbench.torch_bridge.dispatch.known_values import MOST_BYTES, forget, values_of
 from kernbench.torch_bridge.placement.names import unobserved
 from kernbench.torch_bridge.placement.residence import storage_of
 from kernbench.torch_bridge.processes.process import current
@@ -85,7 +86,7 @@ def _is_known(plan: KernelPlan, params: Sequence[Any]) -> bool:
 
 
 def _is_small(tensor: Tensor) -> bool:
-    return bool(storage_of(tensor).nbytes() <= MOST_ELEMENTS * tensor.element_size())
+    return bool(storage_of(tensor).nbytes() <= MOST_BYTES)
 
 
 def _is_whole(tensor: Tensor) -> bool:
@@ -94,6 +95,27 @@ def _is_whole(tensor: Tensor) -> bool:
         found = torch.empty(0, dtype=torch.uint8).set_(storage_of(tensor)._known)
         elements = found.reshape(-1, tensor.element_size())
         return not bool((elements == _UNWRITTEN).all(1).any())
+
+
+def take_for_equal(plan: LivePlan, params: list[Any]) -> list[Buffer]:
+    """Take unknown numbers with fractions, as a sampler's scores, for zeros while a kernel runs.
+
+    It then comes to its result in one pass. Returns their buffers; none where it decides by other
+    numbers, as lengths.
+    """
+    declared = plan.kernel.binary.module.kernel.params
+    unknown = [
+        (declared[index].dtype, each.buffer)
+        for index, each in enumerate(params)
+        if isinstance(each, PointerArg) and not each.buffer.has_data
+    ]
+    if not all(dtype is not None and dtype.is_floating_point for dtype, _ in unknown):
+        return []
+    buffers = list({id(each): each for _, each in unknown}.values())
+    for each in buffers:
+        each.adopt(np.zeros(each.size_bytes, dtype=np.uint8))
+        each.has_data = True
+    return buffers
 
 
 class _Kept(NamedTuple):

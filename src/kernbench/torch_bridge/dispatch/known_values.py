@@ -29,11 +29,9 @@ from kernbench.torch_bridge.processes.process import current
 if TYPE_CHECKING:
     from kernbench.torch_bridge.base.operations import Operation
 
-MOST_ELEMENTS = 1 << 14
-"""The largest tensor whose values are kept: counters, lengths, positions, masks of a batch."""
-
-MOST_ZERO_BYTES = 1 << 24
-"""The largest memory of zeros that a program may write known values into: tables of requests."""
+MOST_BYTES = 1 << 24
+"""The largest memory whose values are kept: counters, lengths, positions, masks of a batch, tables
+of requests."""
 
 _ZEROS = frozenset({"aten.zeros", "aten.zeros_like", "aten.new_zeros"})
 
@@ -71,7 +69,7 @@ def values_of(tensor: Tensor) -> Tensor | None:
 def known_storage(storage: Any) -> Any:
     """Return the host storage with a storage's known contents, or None; many zeros are made now."""
     is_lazy = getattr(storage, "_known", None) is _MANY_ZEROS
-    if is_lazy and storage.nbytes() <= MOST_ZERO_BYTES:
+    if is_lazy and storage.nbytes() <= MOST_BYTES:
         # Pages of zeros take memory once they are written.
         zeros = torch.zeros(storage.nbytes(), dtype=torch.uint8, device=CPU)
         storage._known = zeros.untyped_storage()
@@ -182,7 +180,7 @@ def follow_kernel(
         return
     place = place_of(read)
     with _disable_current_modes():
-        targets = [_to_be_known(each, MOST_CHOSEN) for each in written]
+        targets = [_to_be_known(each, 8 * MOST_CHOSEN) for each in written]
         if None not in targets:
             compute(*_each(values_of, given))
             mark(written, place)
@@ -255,8 +253,10 @@ def _follow_known(
 ) -> None:
     written = written_tensors(func, operation, args, kwargs)
     place = place_of((args, tuple(kwargs.values())))
-    most = MOST_ELEMENTS if place is None else MOST_CHOSEN
-    is_small = all(each.numel() <= most for each in leaves(result))
+    is_small = all(
+        each.nbytes <= MOST_BYTES or (place is not None and each.numel() <= MOST_CHOSEN)
+        for each in leaves(result)
+    )
     with _disable_current_modes():
         if is_small and None not in _each(_to_be_known, written):
             try:
@@ -315,12 +315,12 @@ def _decided(operation: Operation, args: Any) -> bool | None:
     return None
 
 
-def _to_be_known(tensor: Tensor, most: int = MOST_ELEMENTS) -> Tensor | None:
+def _to_be_known(tensor: Tensor, most: int = MOST_BYTES) -> Tensor | None:
     """Return a tensor's known values, zeros to write to if there were none; None if too large."""
     if type(tensor) in PLAIN and tensor.layout is torch.strided:
         known_storage(storage_of(tensor))
     found = values_of(tensor)
-    if found is None and tensor.numel() <= most and not _is_lazy(tensor):
+    if found is None and tensor.nbytes <= most and not _is_lazy(tensor):
         storage = storage_of(tensor)
         if tensor.is_contiguous() and storage.nbytes() == tensor.nbytes:
             storage._known = torch.UntypedStorage(storage.nbytes()).fill_(0)
@@ -337,8 +337,7 @@ def _open_pieces(tensors: Sequence[Tensor]) -> None:
     for of_storage in pieces.values():
         storage = storage_of(of_storage[0])
         is_whole = sum(each.nbytes for each in of_storage) == storage.nbytes()
-        num_elements = sum(each.numel() for each in of_storage)
-        if is_whole and len(of_storage) > 1 and num_elements <= MOST_ELEMENTS:
+        if is_whole and len(of_storage) > 1 and storage.nbytes() <= MOST_BYTES:
             storage._known = torch.UntypedStorage(storage.nbytes()).fill_(0)
 
 

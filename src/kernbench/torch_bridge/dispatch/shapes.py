@@ -14,7 +14,7 @@ from torch.nn.modules._functions import SyncBatchNorm
 from kernbench.errors import NoDataError
 from kernbench.torch_bridge.dispatch.even_choices import tell
 from kernbench.torch_bridge.dispatch.known_values import (
-    MOST_ELEMENTS,
+    MOST_BYTES,
     follow,
     read,
     results_of,
@@ -209,7 +209,7 @@ def copy_to_host(operation: Operation, args: Any, kwargs: dict[str, Any]) -> Ten
         tell((source,))
     if is_into:
         written: Tensor = args[0]
-        is_unread = written.numel() > MOST_ELEMENTS and not current().reads_copies
+        is_unread = written.nbytes > MOST_BYTES and not current().reads_copies
         if values is None and is_unread:
             return written
         return written.zero_() if values is None else written.copy_(values)

@@ -90,6 +90,11 @@ def _of_what_ran_instead(session: Session) -> list[str]:
             "operators of extension modules, which need CUDA, were computed by definition and "
             f"timed as kernels: {', '.join(sorted(session.operators))}"
         )
+    if session.equal_scores:
+        lines.append(
+            "kernels that decide by scores, which a run without data does not know, were timed as "
+            f"if all scores were equal, in one pass: {', '.join(session.equal_scores)}"
+        )
     if session.lacking_operators:
         lines.append(
             "operators of extension modules that kernbench does not define were asked for, and "

@@ -220,22 +220,22 @@ class CaptureContext:
             if process.capture_stream is None:
                 process.capture_stream = streams.Stream()
             self.capture_stream = process.capture_stream
-        self.capture_stream.__enter__()
+        self.stream_ctx = streams.StreamContext(self.capture_stream)
+        self.stream_ctx.__enter__()
         try:
             self.cuda_graph.capture_begin(self.pool, self.capture_error_mode)
         except CaptureError:
-            self.capture_stream.__exit__()
+            self.stream_ctx.__exit__()
             raise
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        assert self.capture_stream is not None
         try:
             if error is None:
                 self.cuda_graph.capture_end()
             else:
                 self.cuda_graph.abandon()
         finally:
-            self.capture_stream.__exit__()
+            self.stream_ctx.__exit__()
 
 
 def graph_pool_handle() -> Any:

@@ -28,7 +28,7 @@ imported by each rank, and objects that they exchange with a program must have o
 sides; so must those of PEFT, which transformers looks for. ``library_state`` exchanges the state
 that they keep per process.
 """
-PRIVATE_PACKAGES = ("deepspeed", "fairscale", "megatron", "zmq")
+PRIVATE_PACKAGES = ("deepspeed", "fairscale", "megatron", "vllm", "zmq")
 """Packages that each rank imports for itself although they may have extension modules, as these do
 not refer to the modules around them."""
 

@@ -6,10 +6,11 @@ versions and engines have an operator of that name and meaning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -20,6 +21,10 @@ from kernbench.torch_bridge.costs import num_bytes
 from kernbench.torch_bridge.dispatch.known_values import deal, follow_kernel
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.process import current
+from kernbench.torch_bridge.replaced.extension_modules.shared_objects import (
+    needs_cuda,
+    operators_of,
+)
 from kernbench.torch_bridge.replaced.package_kernels.launching import run_kernel
 
 _MODULES = ("attention", "dense", "experts", "of_hosts", "quantized", "sampling")
@@ -230,3 +235,18 @@ def as_routing(
         lambda sip_id: costs.streamed(name, read, stored, sip_id),
     )
     deal(scores, ids)
+
+
+def operators_of_package(folder: Path) -> Iterator[tuple[Path, dict[str, bool]]]:
+    """Yield shared objects of a package that need CUDA, and whether each operator is defined."""
+    for file in sorted(folder.rglob("*.so")):
+        namespaces, schemas = operators_of(file)
+        if schemas and needs_cuda(file):
+            names = [(own, each.partition("(")[0]) for own, each in schemas]
+            yield (
+                file.relative_to(folder.parent),
+                {
+                    name: any(definition_of(each, name) for each in (own or "", *namespaces))
+                    for own, name in names
+                },
+            )

@@ -1,0 +1,68 @@
+"""``kernbench operators``: which operators of an installed package kernbench defines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernbench.cli import options as given
+from kernbench.cli.programs.reporting import DONE, guarded
+from kernbench.cli.registry import options_command
+from kernbench.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorsOptions(given.SavedRunOptions):
+    """What ``kernbench operators`` was given."""
+
+    package: Annotated[
+        str, typer.Argument(metavar="PACKAGE", help="An installed package of CUDA C++, as vllm.")
+    ]
+
+
+PLACE = 61
+app = typer.Typer()
+
+
+@options_command(app, "operators")
+def _operators(context: typer.Context, options: OperatorsOptions) -> int:
+    """List the operators of a package's extension modules, those first that kernbench lacks.
+
+    The package is not imported: its shared objects have the schemas as text.
+    """
+    return guarded(lambda: list_operators(options), options.debug, usage=True)
+
+
+def list_operators(options: OperatorsOptions) -> int:
+    """Print them, and return the exit status.
+
+    Raises:
+        UsageError: There is no such package, or nothing of it needs CUDA.
+        TorchVersionError: PyTorch is missing.
+    """
+    from kernbench.torch_bridge import package_operators
+
+    found = PathFinder.find_spec(options.package, sys.path)
+    folders = None if found is None else found.submodule_search_locations
+    if not folders:
+        raise UsageError(f"{options.package}: no such package is installed; give one as vllm")
+    files = package_operators(Path(next(iter(folders))))
+    if not files:
+        raise UsageError(f"{options.package}: none of its shared objects needs CUDA")
+    for line in _lines(files):
+        print(line)
+    return DONE
+
+
+def _lines(files: dict[Path, dict[str, bool]]) -> Iterator[str]:
+    for file, defined in files.items():
+        lacking = [name for name, is_defined in defined.items() if not is_defined]
+        yield f"{file}: {len(defined) - len(lacking)} of {len(defined)} operators are defined"
+        yield from (f"  lacks {name}" for name in sorted(lacking))
+        yield from (f"  has   {name}" for name in sorted(defined.keys() - set(lacking)))

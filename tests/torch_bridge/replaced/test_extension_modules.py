@@ -1,0 +1,150 @@
+"""Extension modules that need CUDA: their operators are those of their shared objects' text."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.cli.command_line import kernbench
+from tests.torch_bridge.running import simulated
+
+torch = pytest.importorskip("torch")
+from kernbench.torch_bridge.replaced.extension_modules.shared_objects import (  # noqa: E402
+    needs_cuda,
+    operators_of,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+_OPERATORS = (
+    "rms_norm(Tensor! result, Tensor input, Tensor? weight, float epsilon) -> ()",
+    "fused_add_rms_norm(Tensor! input, Tensor! residual, Tensor? weight, float epsilon) -> ()",
+    "silu_and_mul(Tensor! result, Tensor input) -> ()",
+    "dynamic_per_token_scaled_fp8_quant(Tensor! result, Tensor input, Tensor! scale, "
+    "Tensor? scale_ub) -> ()",
+    "cutlass_scaled_mm(Tensor! out, Tensor a,       Tensor b, Tensor a_scales, Tensor b_scales, "
+    "Tensor? bias) -> ()",
+    "reshape_and_cache_flash(Tensor key, Tensor value, Tensor! key_cache, Tensor! value_cache, "
+    "Tensor slot_mapping, str kv_cache_dtype, Tensor k_scale, Tensor v_scale) -> ()",
+    "rotary_embedding(Tensor positions, Tensor! query, Tensor!? key, int head_size, "
+    "Tensor cos_sin_cache, bool is_neox, int rope_dim_offset=0, bool inverse=False) -> ()",
+    "topk_softmax(Tensor! topk_weights, Tensor! topk_indices, Tensor! token_expert_indices, "
+    "Tensor gating_output, bool renormalize, Tensor? bias, Tensor? is_padding) -> ()",
+    "moe_align_block_size(Tensor topk_ids, int num_experts, int block_size, "
+    "Tensor! sorted_token_ids, Tensor! experts_ids, Tensor! num_tokens_post_pad, "
+    "Tensor? maybe_expert_map, Tensor(a!)? scatter_idx=None) -> ()",
+    "moe_sum(Tensor input, Tensor! output, Tensor? topk_ids=None, Tensor? expert_map=None, "
+    "int more=0) -> ()",
+    "get_cuda_view_from_cpu_tensor(Tensor cpu_tensor) -> Tensor",
+    "never_defined(Tensor input) -> Tensor",
+)
+_FA3 = (
+    "fwd(Tensor! q, Tensor k, Tensor v, Tensor? k_new, Tensor? v_new, Tensor? q_v, Tensor!? out, "
+    "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? cu_seqlens_k_new, Tensor? seqused_q, "
+    "Tensor? seqused_k, int? max_seqlen_q, int? max_seqlen_k, Tensor? page_table, "
+    "Tensor? kv_batch_idx, Tensor? leftpad_k, Tensor? rotary_cos, Tensor? rotary_sin, "
+    "Tensor? seqlens_rotary, Tensor? q_descale, Tensor? k_descale, Tensor? v_descale, "
+    "float softmax_scale, bool is_causal, int window_size_left, int window_size_right, "
+    "float softcap, bool is_rotary_interleaved, Tensor? scheduler_metadata, int num_splits, "
+    "bool? pack_gqa, int sm_margin, Tensor? s_aux, int cp_world_size, int cp_rank, "
+    "Tensor? cp_tot_seqused_k) -> Tensor[]",
+    "get_scheduler_metadata( int batch_size, int max_seqlen_q, int max_seqlen_k, int num_heads, "
+    "int num_heads_k, int headdim, int headdim_v, ScalarType qkv_dtype, Tensor seqused_k, "
+    "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? cu_seqlens_k_new, Tensor? seqused_q, "
+    "Tensor? leftpad_k, int? page_size, int max_seqlen_k_new, bool is_causal, "
+    "int window_size_left, int window_size_right, bool has_softcap, int num_splits, "
+    "bool? pack_gqa, int sm_margin) -> Tensor",
+)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package whose shared objects have names, texts and needs alone: no CUDA, and no code."""
+    root = tmp_path_factory.mktemp("engines")
+    (root / "engine").mkdir()
+    (root / "engine/__init__.py").touch()
+    runtime = root / "libcudart.so.13"
+    _link(runtime, "", f"-Wl,-soname,{runtime.name}")
+    for name, namespace, schemas in (
+        ("_C", "engine_ops", _OPERATORS),
+        ("_fa3", "_vllm_fa3_C", _FA3),
+        ("plain", "", ()),
+    ):
+        texts = (namespace, "not a (schema) -> at all", "%s: %zu -> ", *schemas)
+        lines = [f'const char *text{number} = "{each}";' for number, each in enumerate(texts)]
+        if namespace:
+            lines.append(f"static int TORCH_LIBRARY_static_init_{namespace} = 1;")
+            lines.append(f"int *used = &TORCH_LIBRARY_static_init_{namespace};")
+        file = root / f"engine/{name}.abi3.so"
+        _link(file, "\n".join(lines), "-Wl,--no-as-needed", str(runtime))
+    return root
+
+
+def _link(file: Path, source: str, *options: str) -> None:
+    command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-x", "none", *options, "-o", str(file)]
+    subprocess.run(command, input=source, text=True, check=True, capture_output=True)
+
+
+@pytest.mark.adr("0258-D1")
+def test_text_of_a_shared_object_has_its_operators(engine: Path, tmp_path: Path) -> None:
+    namespaces, schemas = operators_of(engine / "engine/_C.abi3.so")
+    assert namespaces == ("engine_ops",)
+    parsed = [torch._C.parse_schema(each) for _, each in schemas]
+    assert sorted(each.name for each in parsed) == sorted(
+        each.partition("(")[0] for each in _OPERATORS
+    )
+    norm = next(each for each in parsed if each.name == "fused_add_rms_norm")
+    written = [each.alias_info for each in norm.arguments if each.alias_info is not None]
+    # Two tensors are two memories.
+    assert len(written) == 2
+    assert not set(written[0].before_set) & set(written[1].before_set)
+    assert needs_cuda(engine / "engine/_C.abi3.so")
+    assert not needs_cuda(Path(torch._C.__file__ or ""))
+
+
+@settings(max_examples=40, deadline=None)
+@given(length=st.integers(0, 4096), noise=st.binary(max_size=64))
+def test_damaged_shared_objects_have_no_operators_or_fewer(
+    engine: Path, tmp_path_factory: pytest.TempPathFactory, length: int, noise: bytes
+) -> None:
+    whole = (engine / "engine/_C.abi3.so").read_bytes()
+    file = tmp_path_factory.mktemp("damaged") / "_C.abi3.so"
+    file.write_bytes(whole[:length] + noise)
+    assert len(operators_of(file).schemas) <= len(_OPERATORS)
+    assert needs_cuda(file) in (True, False)
+
+
+@pytest.mark.adr("0258-D2")
+@pytest.mark.adr("0258-D3")
+@pytest.mark.adr("0258-D4")
+@pytest.mark.parametrize("data", [True, False])
+def test_operators_of_an_engine_compute_what_pytorch_does(engine: Path, data: bool) -> None:
+    context = simulated(
+        "extension_modules.py", engine, "data" if data else "none", machine="h100-sxm:1", data=data
+    )
+    lines = [line for each in context.run.remarks for line in each()]
+    said = next(each for each in lines if each.startswith("operators of extension modules, which"))
+    assert "engine_ops.moe_align_block_size" in said
+    assert ("_vllm_fa3_C.fwd" in said) == data
+    assert any("engine_ops.never_defined" in each for each in lines)
+    names = [each.template.name for each in context.run.op_log.instances]
+    assert names.count("engine_ops.topk_softmax") == 1
+
+
+@pytest.mark.adr("0258-D3")
+def test_operators_of_a_package_are_listed_without_importing_it(
+    engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(engine)
+    said = kernbench("operators", "engine").output
+    assert f"engine/_C.abi3.so: {len(_OPERATORS) - 1} of {len(_OPERATORS)} operators are" in said
+    assert [each for each in said.splitlines() if "lacks" in each] == ["  lacks never_defined"]
+    assert "engine" not in sys.modules
+    for package, words in (("engin", "no such package"), ("typer", "needs CUDA")):
+        run = kernbench("operators", package)
+        assert run.exit_code == 2
+        assert words in run.output
