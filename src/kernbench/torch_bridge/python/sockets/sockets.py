@@ -22,7 +22,7 @@ from kernbench.torch_bridge.processes.process import HERE, Process, current
 from kernbench.torch_bridge.python.sockets.channels import Channel, arrive, wait_until
 from kernbench.torch_bridge.python.sockets.endpoints import (
     Endpoint,
-    Network,
+    SocketNetwork,
     RealSocket,
     refusal,
     shown,
@@ -34,12 +34,12 @@ _FLAGS_OF_KIND = socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 _MOST_PORT = 65535
 
 
-def network() -> Network | None:
+def network() -> SocketNetwork | None:
     """Return the run's sockets; None where the caller is outside of the simulation."""
     process = HERE.process
     if process is None or HERE.is_foreign:
         return None
-    found: Network = process.session.network
+    found: SocketNetwork = process.session.network
     return found
 
 
