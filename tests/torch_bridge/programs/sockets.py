@@ -13,6 +13,8 @@ import tempfile
 import threading
 import urllib.error
 import urllib.request
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Listener, wait
 from pathlib import Path
 
 
@@ -31,6 +33,8 @@ def failure(function, *args):
         function(*args)
     except OSError as error:
         return name_of(error)
+    except EOFError:
+        return "the end"
     return "none"
 
 
@@ -378,6 +382,34 @@ def loop_of_sockets():
     return asyncio.run(main())
 
 
+def connections():
+    found = []
+    for address in (("localhost", 0), None):
+        with Listener(address, authkey=b"key") as listener:
+
+            def talk(key, listener=listener):
+                try:
+                    with Client(listener.address, authkey=key) as client:
+                        client.send({"asks": list(range(10_000))})
+                        found.append(client.recv())
+                except AuthenticationError as error:
+                    found.append(str(error))
+
+            thread = in_thread(talk, b"key")
+            with listener.accept() as other:
+                assert wait([other], 10) == [other]
+                other.send(sum(other.recv()["asks"]))
+                thread.join()
+                found.append([other.poll(), failure(other.recv)])
+            thread = in_thread(talk, b"another")
+            try:
+                listener.accept()
+            except AuthenticationError as error:
+                found.append(str(error))
+            thread.join()
+    return sorted(map(str, found))
+
+
 def only(name):
     return [each for each in CASES if name in (None, each.__name__)]
 
@@ -385,6 +417,7 @@ def only(name):
 CASES = (
     tcp_echo, large_transfer, unix_socket, pairs, datagrams, mistakes, peers_that_close, timeouts,
     without_blocking, selector_of_several, web_server, socket_server, streams, loop_of_sockets,
+    connections,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -178,8 +178,8 @@ class Channel(Watchable):
         On one host the kernel brings a message to its receiver within the sender's call.
         """
         assert self._wire is not None
-        taken_ps = self._free_ps + self._wire.own_ps - now_ps
-        current().host.work("socket.send", taken_ps)
+        taken_ps = max(self._free_ps, now_ps) + self._wire.own_ps - now_ps
+        current().host.work("socket", taken_ps)
 
     def end(self, now_ps: int, then: Callable[[], object] = lambda: None) -> None:
         """Send the end, after which nothing comes."""

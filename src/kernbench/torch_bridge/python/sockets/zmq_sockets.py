@@ -24,7 +24,7 @@ from kernbench.torch_bridge.python.sockets.channels import (
     host_spec,
     wait_until,
 )
-from kernbench.torch_bridge.python.sockets.endpoints import Endpoint, SocketNetwork, RealSocket
+from kernbench.torch_bridge.python.sockets.endpoints import Endpoint, RealSocket, SocketNetwork
 from kernbench.torch_bridge.python.sockets.sockets import file_key, network
 
 if TYPE_CHECKING:
