@@ -249,12 +249,13 @@ def selector_of_several():
             for key, events in selector.select():
                 assert events == selectors.EVENT_READ
                 if key.data == "server":
-                    selector.register(server.accept()[0], selectors.EVENT_READ, "client")
-                elif data := key.fileobj.recv(100):
-                    key.fileobj.sendall(data.upper())
+                    accepted = server.accept()[0]
+                    selector.register(accepted, selectors.EVENT_READ, accepted)
+                elif data := key.data.recv(100):
+                    key.data.sendall(data.upper())
                 else:
-                    selector.unregister(key.fileobj)
-                    key.fileobj.close()
+                    selector.unregister(key.data)
+                    key.data.close()
                     left -= 1
         for thread in threads:
             thread.join()
@@ -308,7 +309,7 @@ def socket_server():
     with socketserver.ThreadingTCPServer(("localhost", 0), _Upper) as server:
         thread = in_thread(server.serve_forever)
         with (
-            socket.create_connection(server.server_address) as client,
+            socket.create_connection(server.socket.getsockname()) as client,
             client.makefile("rw") as file,
         ):
             file.write("one\ntwo\n")
