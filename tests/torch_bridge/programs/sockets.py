@@ -13,6 +13,8 @@ import tempfile
 import threading
 import urllib.error
 import urllib.request
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Listener, wait
 from pathlib import Path
 
 
@@ -31,6 +33,8 @@ def failure(function, *args):
         function(*args)
     except OSError as error:
         return name_of(error)
+    except EOFError:
+        return "the end"
     return "none"
 
 
@@ -245,12 +249,13 @@ def selector_of_several():
             for key, events in selector.select():
                 assert events == selectors.EVENT_READ
                 if key.data == "server":
-                    selector.register(server.accept()[0], selectors.EVENT_READ, "client")
-                elif data := key.fileobj.recv(100):
-                    key.fileobj.sendall(data.upper())
+                    accepted = server.accept()[0]
+                    selector.register(accepted, selectors.EVENT_READ, accepted)
+                elif data := key.data.recv(100):
+                    key.data.sendall(data.upper())
                 else:
-                    selector.unregister(key.fileobj)
-                    key.fileobj.close()
+                    selector.unregister(key.data)
+                    key.data.close()
                     left -= 1
         for thread in threads:
             thread.join()
@@ -304,7 +309,7 @@ def socket_server():
     with socketserver.ThreadingTCPServer(("localhost", 0), _Upper) as server:
         thread = in_thread(server.serve_forever)
         with (
-            socket.create_connection(server.server_address) as client,
+            socket.create_connection(server.socket.getsockname()) as client,
             client.makefile("rw") as file,
         ):
             file.write("one\ntwo\n")
@@ -378,6 +383,34 @@ def loop_of_sockets():
     return asyncio.run(main())
 
 
+def connections():
+    found = []
+    for address in (("localhost", 0), None):
+        with Listener(address, authkey=b"key") as listener:
+
+            def talk(key, listener=listener):
+                try:
+                    with Client(listener.address, authkey=key) as client:
+                        client.send({"asks": list(range(10_000))})
+                        found.append(client.recv())
+                except AuthenticationError as error:
+                    found.append(str(error))
+
+            thread = in_thread(talk, b"key")
+            with listener.accept() as other:
+                assert wait([other], 10) == [other]
+                other.send(sum(other.recv()["asks"]))
+                thread.join()
+                found.append([other.poll(), failure(other.recv)])
+            thread = in_thread(talk, b"another")
+            try:
+                listener.accept()
+            except AuthenticationError as error:
+                found.append(str(error))
+            thread.join()
+    return sorted(map(str, found))
+
+
 def only(name):
     return [each for each in CASES if name in (None, each.__name__)]
 
@@ -385,6 +418,7 @@ def only(name):
 CASES = (
     tcp_echo, large_transfer, unix_socket, pairs, datagrams, mistakes, peers_that_close, timeouts,
     without_blocking, selector_of_several, web_server, socket_server, streams, loop_of_sockets,
+    connections,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import zmq
 import zmq.asyncio
@@ -172,19 +173,26 @@ def full_queues():
 def mistakes():
     with zmq.Context() as context:
         first, where = bound(context, zmq.PULL)
-        found = [failure(context.socket(zmq.PULL).bind, where).replace(where, "where it is")]
-        found.append(failure(context.socket(zmq.PULL).bind, "tcp://192.0.2.1:5555"))
-        found.append(failure(context.socket(zmq.PULL).bind, "nothing://x").partition(":")[0])
-        found.append(failure(context.socket(zmq.PULL).connect, "tcp://127.0.0.1"))
+
+        def refused(method, address):
+            with context.socket(zmq.PULL) as made:
+                return failure(getattr(made, method), address)
+
+        found = [refused("bind", where).replace(where, "where it is")]
+        found.append(refused("bind", "tcp://192.0.2.1:5555"))
+        found.append(refused("bind", "nothing://x").partition(":")[0])
+        found.append(refused("connect", "tcp://127.0.0.1"))
         found.append(failure(first.unbind, "tcp://127.0.0.1:1").partition(":")[0])
-        port = context.socket(zmq.PUSH).bind_to_random_port("tcp://127.0.0.1")
-        found += [port > 0, first.closed, first.type == zmq.PULL, first.rcvhwm, first.linger]
+        with context.socket(zmq.PUSH) as source:
+            found += [source.bind_to_random_port("tcp://127.0.0.1") > 0]
+            text: Any = "text"
+            try:
+                source.send(text)
+            except TypeError as error:
+                found.append(str(error))
+        found += [first.closed, first.type == zmq.PULL, first.rcvhwm, first.linger]
         first.close()
         found += [failure(first.recv), first.closed]
-        try:
-            context.socket(zmq.PUSH).send("text")
-        except TypeError as error:
-            found.append(str(error))
         context.destroy(linger=0)
     return found
 
@@ -198,7 +206,12 @@ def pollers():
         for sink in sinks:
             poller.register(sink, zmq.POLLIN)
         found = [len(poller.poll(20)), source.poll(1000, zmq.POLLOUT)]
-        thread = in_thread(lambda: (time.sleep(0.05), source.send(b"x")))
+
+        def send_later():
+            time.sleep(0.05)
+            source.send(b"x")
+
+        thread = in_thread(send_later)
         found += [[sinks.index(each), events] for each, events in poller.poll()]
         thread.join()
         other.send(b"y")
@@ -222,7 +235,7 @@ def of_asyncio():
                 await router.send_multipart([message[0], message[1][::-1]])
 
         task = asyncio.create_task(serve())
-        found = []
+        found: list[Any] = []
         for word in (b"abc", b"", b"defg"):
             await client.send(word)
             found.append((await client.recv()).decode())

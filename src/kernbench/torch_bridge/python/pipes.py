@@ -9,6 +9,7 @@ import io
 import multiprocessing.connection
 import multiprocessing.pool
 import pickle
+import selectors
 import threading
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +23,7 @@ from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.process import HERE
-from kernbench.torch_bridge.python.sockets import SimulatedSocket
+from kernbench.torch_bridge.python.sockets import SimulatedSocket, WaitingSelector
 
 _wait = multiprocessing.connection.wait
 
@@ -307,10 +308,21 @@ def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
     if all(isinstance(each, PipeEnd) for each in asked):
         return list(wait_for_ends(asked, timeout))
     other = next(each for each in asked if not isinstance(each, PipeEnd))
+    files = [each for each in asked if not isinstance(each, PipeEnd)]
+    if len(files) == len(asked) and all(_fd_of(each) in HERE.process.sockets for each in files):
+        with WaitingSelector() as selector:
+            for each in files:
+                selector.register(each, selectors.EVENT_READ)
+            return [key.fileobj for key, _ in selector.select(timeout)]
     raise UnsupportedTorchError(
         f"multiprocessing.connection.wait for {type(other).__name__} in a simulated process: it "
-        "would block outside of the simulation; wait for ends of a Pipe, and join() processes"
+        "would block outside of the simulation; wait for ends of a Pipe or for sockets, not for "
+        "both at once, and join() processes"
     )
+
+
+def _fd_of(file: Any) -> int:
+    return file if isinstance(file, int) else int(getattr(file, "fileno", lambda: -1)())
 
 
 def install(patches: Patches) -> None:

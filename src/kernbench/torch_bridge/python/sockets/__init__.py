@@ -9,7 +9,7 @@ from typing import Any
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.python.sockets import polling, sockets, zmq_backend
 from kernbench.torch_bridge.python.sockets.channels import Wake
-from kernbench.torch_bridge.python.sockets.endpoints import Network
+from kernbench.torch_bridge.python.sockets.endpoints import SocketNetwork
 from kernbench.torch_bridge.python.sockets.polling import WaitingSelector
 from kernbench.torch_bridge.python.sockets.sockets import SimulatedSocket, close_all
 
@@ -30,7 +30,7 @@ IN_C = (
 
 def install(patches: Patches, session: Any, address_of: Callable[[int], str]) -> None:
     """Let sockets between processes of a run pass simulated time; nodes have addresses."""
-    session.network = Network(session, address_of)
+    session.network = SocketNetwork(session, address_of)
     polling.install(patches)
     sockets.install(patches)
     zmq_backend.install(patches)

@@ -41,7 +41,7 @@ class Wake(WaitingLock):
             self.release()
 
 
-class Watched:
+class Watchable:
     """Something whose state threads wait for."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ def arrive() -> int:
 
 def wait_until(
     check: Callable[[], _Found],
-    watched: Iterable[Watched],
+    watched: Iterable[Watchable],
     timeout_s: float | None,
     label: str,
     wake: Wake | None = None,
@@ -124,7 +124,7 @@ class Wire:
         return ceil_ps(size_bytes * self._byte_ps)
 
 
-class Channel(Watched):
+class Channel(Watchable):
     """What one end has sent to the other, in order: bytes of a stream, datagrams or messages.
 
     An item arrives a latency after its last byte was handed over; one follows another. At most
@@ -178,8 +178,8 @@ class Channel(Watched):
         On one host the kernel brings a message to its receiver within the sender's call.
         """
         assert self._wire is not None
-        taken_ps = self._free_ps + self._wire.own_ps - now_ps
-        current().host.work("socket.send", taken_ps)
+        taken_ps = max(self._free_ps, now_ps) + self._wire.own_ps - now_ps
+        current().host.work("socket", taken_ps)
 
     def end(self, now_ps: int, then: Callable[[], object] = lambda: None) -> None:
         """Send the end, after which nothing comes."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.hardware import ceil_ps
 from kernbench.torch_bridge.processes.process import Process, current
-from kernbench.torch_bridge.python.sockets.channels import Channel, Watched, Wire, host_spec
+from kernbench.torch_bridge.python.sockets.channels import Channel, Watchable, Wire, host_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,10 +39,10 @@ def refusal(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-class Endpoint(Watched):
+class Endpoint(Watchable):
     """A socket as the kernel has it; several descriptors may refer to it."""
 
-    def __init__(self, network: Network, family: int, kind: int, proto: int) -> None:
+    def __init__(self, network: SocketNetwork, family: int, kind: int, proto: int) -> None:
         super().__init__()
         self.network = network
         self.process = current()
@@ -86,7 +86,7 @@ class Endpoint(Watched):
             return f"a {kind} that listens at {own}"
         return f"a {kind} at {own}" + (f" connected to {other}" if self.peer_name else "")
 
-    def sources(self) -> Iterator[Watched]:
+    def sources(self) -> Iterator[Watchable]:
         """Yield what changes when the socket may be ready."""
         yield self
         if self.incoming is not None:
@@ -214,7 +214,7 @@ def shown(name: Any) -> str:
     return os.fsdecode(name) or "no name" if isinstance(name, (str, bytes)) else "no name"
 
 
-class Network:
+class SocketNetwork:
     """All sockets of a run: who listens where, on which node, and what was reached outside."""
 
     def __init__(self, session: Any, address_of: Callable[[int], str]) -> None:

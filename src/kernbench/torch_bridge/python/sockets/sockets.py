@@ -6,6 +6,7 @@ A socket that reaches outside of the run becomes a real one then, and the report
 from __future__ import annotations
 
 import errno
+import multiprocessing.connection
 import os
 import select
 import socket
@@ -22,8 +23,8 @@ from kernbench.torch_bridge.processes.process import HERE, Process, current
 from kernbench.torch_bridge.python.sockets.channels import Channel, arrive, wait_until
 from kernbench.torch_bridge.python.sockets.endpoints import (
     Endpoint,
-    Network,
     RealSocket,
+    SocketNetwork,
     refusal,
     shown,
 )
@@ -34,12 +35,12 @@ _FLAGS_OF_KIND = socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 _MOST_PORT = 65535
 
 
-def network() -> Network | None:
+def network() -> SocketNetwork | None:
     """Return the run's sockets; None where the caller is outside of the simulation."""
     process = HERE.process
     if process is None or HERE.is_foreign:
         return None
-    found: Network = process.session.network
+    found: SocketNetwork = process.session.network
     return found
 
 
@@ -154,8 +155,11 @@ class SimulatedSocket(socket.socket):
     def _real_close(self) -> None:
         if self._end is None:
             super()._real_close()  # type: ignore[misc]
-        else:
-            self._release()
+            return
+        end, process = self._end, HERE.process
+        self._release()
+        if process is not None and end.outgoing is not None:
+            end.outgoing.occupy_sender(process.host.paid_ps)
 
     def _release(self) -> None:
         end, self._end = self._end, None
@@ -414,6 +418,8 @@ class SimulatedSocket(socket.socket):
         if end.is_stream and end.peer is None and end.pending is None:
             raise refusal(errno.ENOTCONN)
         end.shut(how != socket.SHUT_WR, how != socket.SHUT_RD, now_ps)
+        if end.outgoing is not None:
+            end.outgoing.occupy_sender(now_ps)
 
     # Data.
 
@@ -646,8 +652,30 @@ def _pair(real: Callable[..., Any]) -> Callable[..., Any]:
     return socketpair
 
 
+def _by_descriptor(real: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return a function of ``os`` for descriptors, also for those of simulated sockets."""
+
+    def call(fd: int, *args: Any) -> Any:
+        if network() is None or fd not in current().sockets:
+            return real(fd, *args)
+        made = SimulatedSocket(fileno=fd)
+        try:
+            return getattr(made, name)(*args)
+        finally:
+            made.detach()
+
+    return call
+
+
 def install(patches: Patches) -> None:
     """Let sockets that simulated processes make be simulated."""
+    connection: Any = multiprocessing.connection.Connection
+    for method, real, name in (
+        (connection._send, os.write, "send"),
+        (connection._recv, os.read, "recv"),
+        (connection._close, os.close, "close"),
+    ):
+        patches.set(method, "__defaults__", (_by_descriptor(real, name),))
     patches.set(socket, "socket", SimulatedSocket)
     patches.set(socket, "SocketType", SimulatedSocket)
     patches.set(socket, "socketpair", _pair(socket.socketpair))

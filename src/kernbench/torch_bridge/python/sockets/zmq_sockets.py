@@ -19,12 +19,12 @@ from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.python.sockets.channels import (
     Channel,
-    Watched,
+    Watchable,
     arrive,
     host_spec,
     wait_until,
 )
-from kernbench.torch_bridge.python.sockets.endpoints import Endpoint, Network, RealSocket
+from kernbench.torch_bridge.python.sockets.endpoints import Endpoint, RealSocket, SocketNetwork
 from kernbench.torch_bridge.python.sockets.sockets import file_key, network
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Connector:
         self.end = end
 
 
-class ZmqCore(Watched):
+class ZmqCore(Watchable):
     """A socket of ZeroMQ; those of Python that shadow each other have one."""
 
     real_fd = None
@@ -125,7 +125,7 @@ class ZmqCore(Watched):
             )
         if not 0 <= kind < STREAM:
             raise ZmqFailureError(errno.EINVAL)
-        self.network: Network = sockets
+        self.network: SocketNetwork = sockets
         self.process = current()
         self.context = context
         self.kind = kind
@@ -158,7 +158,7 @@ class ZmqCore(Watched):
     def ready(self) -> int:
         return select.POLLIN if self.is_signaled else 0
 
-    def sources(self) -> Iterator[Watched]:
+    def sources(self) -> Iterator[Watchable]:
         yield self
 
     def describe(self) -> str:
@@ -567,7 +567,7 @@ class _Level:
         """Leave it to the socket."""
 
 
-class ZmqContextCore(Watched):
+class ZmqContextCore(Watchable):
     """A context of ZeroMQ: its sockets, and the names that these have among themselves."""
 
     def __init__(self) -> None:
