@@ -167,7 +167,7 @@ def _slice(log: OpLog, given: Sequence[object], text: str, what: str) -> slice:
 
 def _unknown(log: OpLog, name: str | None, steps: RunSteps | None = None) -> Exception:
     own = [*(each.name for each in steps.steps)] if steps else []
-    names = list(dict.fromkeys([*range_names(log), *own]))
+    names = list(dict.fromkeys([*own, *range_names(log)]))
     listed = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
     if name is None:
         return UsageError(

@@ -66,7 +66,7 @@ class RunSteps:
 
     def again(self, log: OpLog) -> RunSteps | None:
         """Return the steps of another run of the same program, found in the same way."""
-        return _steps_of(log, self.found_by, self.how, self.log)
+        return _steps_of(log, self.found_by, self.how, self)
 
 
 def named_windows(log: OpLog, name: str, like: OpLog | None = None) -> list[Window]:
@@ -98,8 +98,15 @@ def find_steps(log: OpLog, site: Site | None = None) -> RunSteps | None:
     return _steps_of(log, f"ranges {family}", partial(_of_family, family=family))
 
 
-def _steps_of(log: OpLog, found_by: str, how: _How, like: OpLog | None = None) -> RunSteps | None:
-    windows = _windows(log, how, like)
+def _steps_of(
+    log: OpLog, found_by: str, how: _How, like: RunSteps | None = None
+) -> RunSteps | None:
+    windows = _windows(log, how, None if like is None else like.log)
+    if like is not None:
+        del windows[len(like.steps) :]
+    # A profiler leaves a step without anything behind the last one.
+    while like is None and windows and not any(map(_length_ps, windows[-1].values())):
+        windows.pop()
     if len(windows) < 2:
         return None
     by_rank = how(log)
@@ -111,6 +118,10 @@ def _steps_of(log: OpLog, found_by: str, how: _How, like: OpLog | None = None) -
     steps = [RunStep(name, Window(each)) for name, each in zip(names, windows, strict=True)]
     edges = frozenset(each.edge for each in first) - {""}
     return RunSteps(found_by, steps, Window(before), log, how, edges)
+
+
+def _length_ps(intervals: Sequence[Interval]) -> int:
+    return sum(end_ps - start_ps for start_ps, end_ps in intervals)
 
 
 def _key(name: str) -> str:
