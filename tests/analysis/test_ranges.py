@@ -193,6 +193,13 @@ def test_a_part_is_named_or_counted_and_a_step_may_begin_at_a_line() -> None:
     at_line = part_of(log, f"{Path(__file__).name}:{line + 1}", "0:")
     assert at_line.window is not None
     assert f"of {STEPS} steps" in at_line.said
+    # As a profiler leaves it behind the last step.
+    last_ps = log.end_ps
+    log.host_ranges += [HostRange(rank, "step 9", last_ps, last_ps) for rank in range(RANKS)]
+    more = find_steps(log)
+    del log.host_ranges[-RANKS:]
+    assert more is not None
+    assert len(more.steps) == STEPS
     for wrong, count, said in (
         ("step 9", None, "is called 'step 9'; its ranges are step 0, step 1"),
         (None, "9", "--steps 9 are none of its 4 steps, 0 to 3"),

@@ -51,6 +51,15 @@ def test_a_finding_gains_what_the_same_step_gains(saved: SavedRun) -> None:
     assert again is not None
     expected = (part.time_ps(saved.log) - again.steps[2].window.mean_ps) / 1000
     assert by_name["a host twice as fast"]["gain_ns"] == pytest.approx(expected)
+    # A host that takes no time is at the end of all steps at once; the device still has its own.
+    mine = [
+        each
+        for each in saved.log.instances
+        if part.window and part.window.holds(0, each.starts_ps[0])
+    ]
+    device_ns = sum(each.template.duration_ps for each in mine) / 1000
+    left_ns = by_name["hosts take no time"]["time_ns"]
+    assert device_ns / 2 < left_ns < part.time_ps(saved.log) / 1000 / 2
     # Each step gets a graph, which other ranges do not cut.
     changed = in_graphs(saved)
     (rank,) = changed.actions.actors

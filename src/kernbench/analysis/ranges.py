@@ -74,7 +74,12 @@ def part_of(
         count = len(named[chosen])
         more = "" if count == 1 else f", {count} ranges of the name"
         called = name if steps is None else f"{name} {steps}"
-        return _part(log, called, more, lambda log: joined(named_windows(log, name)[chosen]))
+
+        def find(other: OpLog) -> Window:
+            like = None if other is log else log
+            return joined(named_windows(other, name, like)[chosen])
+
+        return _part(log, called, more, find)
     place = None if name is None else _PLACE.fullmatch(name)
     site = (place[1], int(place[2])) if place else None
     found = find_steps(log, site)
@@ -123,6 +128,8 @@ def _of_steps(log: OpLog, found: RunSteps, chosen: slice, which: str) -> RunPart
 
 
 def _again(found: RunSteps, log: OpLog) -> RunSteps:
+    if log is found.log:
+        return found
     steps = found.again(log)
     if steps is None or len(steps.steps) != len(found.steps):
         raise UsageError(
@@ -160,7 +167,7 @@ def _slice(log: OpLog, given: Sequence[object], text: str, what: str) -> slice:
 
 def _unknown(log: OpLog, name: str | None, steps: RunSteps | None = None) -> Exception:
     own = [*(each.name for each in steps.steps)] if steps else []
-    names = list(dict.fromkeys([*range_names(log), *own]))
+    names = list(dict.fromkeys([*own, *range_names(log)]))
     listed = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
     if name is None:
         return UsageError(

@@ -32,6 +32,9 @@ class _Named(NamedTuple):
     """The name of the range at whose edge it ends."""
 
 
+_How = Callable[["OpLog"], Mapping[int, Sequence[_Named]]]
+
+
 @dataclass(frozen=True, slots=True)
 class RunStep:
     """A step of a run, on all ranks."""
@@ -49,7 +52,8 @@ class RunSteps:
     steps: Sequence[RunStep]
     startup: Window
     """What is before the first one."""
-    how: Callable[[OpLog], Mapping[int, Sequence[_Named]]]
+    log: OpLog
+    how: _How
     """Finds the host's time of the steps in a log, by rank."""
     edges: frozenset[str]
     """The names of the ranges at whose edges steps begin and end; empty where a line says it."""
@@ -62,12 +66,15 @@ class RunSteps:
 
     def again(self, log: OpLog) -> RunSteps | None:
         """Return the steps of another run of the same program, found in the same way."""
-        return _steps_of(log, self.found_by, self.how)
+        return _steps_of(log, self.found_by, self.how, self)
 
 
-def named_windows(log: OpLog, name: str) -> list[Window]:
-    """Return the windows of all ranges of a name, the k-th ones of all ranks together."""
-    return [Window(each) for each in _windows(log, _by_rank(log, lambda each: each == name))]
+def named_windows(log: OpLog, name: str, like: OpLog | None = None) -> list[Window]:
+    """Return the windows of all ranges of a name, the k-th ones of all ranks together.
+
+    ``like`` is another log of the program: ranges hold the commands that they hold there.
+    """
+    return [Window(each) for each in _windows(log, partial(_called, name=name), like)]
 
 
 def range_names(log: OpLog) -> list[str]:
@@ -92,12 +99,17 @@ def find_steps(log: OpLog, site: Site | None = None) -> RunSteps | None:
 
 
 def _steps_of(
-    log: OpLog, found_by: str, how: Callable[[OpLog], Mapping[int, Sequence[_Named]]]
+    log: OpLog, found_by: str, how: _How, like: RunSteps | None = None
 ) -> RunSteps | None:
-    by_rank = how(log)
-    windows = _windows(log, by_rank)
+    windows = _windows(log, how, None if like is None else like.log)
+    if like is not None:
+        del windows[len(like.steps) :]
+    # A profiler leaves a step without anything behind the last one.
+    while like is None and windows and not any(map(_length_ps, windows[-1].values())):
+        windows.pop()
     if len(windows) < 2:
         return None
+    by_rank = how(log)
     first = by_rank[min(by_rank)]
     names = [each.name for each in first[: len(windows)]]
     if len({*names}) < len(names):
@@ -105,7 +117,11 @@ def _steps_of(
     before = {rank: [(0, each[0][0])] for rank, each in windows[0].items()}
     steps = [RunStep(name, Window(each)) for name, each in zip(names, windows, strict=True)]
     edges = frozenset(each.edge for each in first) - {""}
-    return RunSteps(found_by, steps, Window(before), how, edges)
+    return RunSteps(found_by, steps, Window(before), log, how, edges)
+
+
+def _length_ps(intervals: Sequence[Interval]) -> int:
+    return sum(end_ps - start_ps for start_ps, end_ps in intervals)
 
 
 def _key(name: str) -> str:
@@ -115,34 +131,46 @@ def _key(name: str) -> str:
 
 def _by_rank(log: OpLog, is_wanted: Callable[[str], bool]) -> dict[int, list[_Named]]:
     found: dict[int, list[_Named]] = {}
-    for each in sorted(log.host_ranges, key=lambda each: (each.rank, each.start_ps, each.end_ps)):
+    # In the order in which they ended, as is told of runs in which hosts take no time, too.
+    for each in sorted(log.host_ranges, key=lambda each: each.rank):
         if is_wanted(each.name):
             named = _Named(each.name, each.start_ps, each.end_ps, each.name)
             found.setdefault(each.rank, []).append(named)
     return found
 
 
+def _called(log: OpLog, name: str) -> dict[int, list[_Named]]:
+    return _by_rank(log, lambda each: each == name)
+
+
 def _of_family(log: OpLog, family: str) -> dict[int, list[_Named]]:
     return _by_rank(log, lambda name: _key(name) == family)
 
 
-def _windows(
-    log: OpLog, by_rank: Mapping[int, Sequence[_Named]]
-) -> list[dict[int, list[Interval]]]:
+def _windows(log: OpLog, how: _How, like: OpLog | None = None) -> list[dict[int, list[Interval]]]:
     """Return the intervals of ranges, the k-th ones of all ranks together.
 
-    Ranks that name none are taken to be where the first one is that does.
+    Ranks that name none are taken to be where the first one is that does. With another log of the
+    program, a range holds the commands that it holds there: where hosts take no time, or launch
+    graphs, times do not say what was launched when.
     """
+    by_rank = how(log)
     if not by_rank:
         return []
     times = DeviceTimes(log)
+    theirs, known = (by_rank, times) if like is None else (how(like), DeviceTimes(like))
+    intervals: dict[int, list[Interval]] = {}
+    for rank, named in by_rank.items():
+        found = intervals[rank] = []
+        for each, other in zip(named, theirs.get(rank, ()), strict=False):
+            edges = zip(each[1:3], other[1:3], strict=True)
+            start_ps, end_ps = (
+                times.done_ps(rank, mine, known.counts(rank, its)) for mine, its in edges
+            )
+            found.append((start_ps, end_ps))
     running = log.running or sorted(
         {*by_rank, *(rank for each in log.instances for rank in each.ranks)}
     )
-    intervals = {
-        rank: [times.interval(rank, each.start_ps, each.end_ps) for each in named]
-        for rank, named in by_rank.items()
-    }
     first = intervals[min(by_rank)]
     count = min(map(len, intervals.values()))
     return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -151,25 +151,39 @@ class DeviceTimes:
             commands.ends_ps.tolist(),
             strict=True,
         )
-        ends: defaultdict[int, list[Interval]] = defaultdict(list)
+        self._streams: dict[int, dict[str, _InOrder]] = {}
         for start_ps, rank, number, end_ps in sorted(entries):
             waiting = launched[rank, names[number]]
             # What no launch of the log stands for was launched when it started, at the latest.
-            ends[rank].append((min(waiting.popleft(), start_ps) if waiting else start_ps, end_ps))
-        self._launched: dict[int, tuple[Column, Column]] = {}
-        for rank, pairs in ends.items():
-            starts, stops = np.array(sorted(pairs), dtype=np.int64).T
-            self._launched[rank] = starts, np.maximum.accumulate(stops)
+            at_ps = min(waiting.popleft(), start_ps) if waiting else start_ps
+            streams = self._streams.setdefault(rank, {})
+            streams.setdefault(commands.streams[number], _InOrder([], [])).add(at_ps, end_ps)
 
-    def done_ps(self, rank: int, time_ps: int) -> int:
-        """Return when all is done that a rank's host had launched before a time; not before it."""
-        starts, ends = self._launched.get(rank, _NO_LAUNCHES)
-        place = int(np.searchsorted(starts, time_ps))
-        return max(time_ps, int(ends[place - 1])) if place else time_ps
+    def counts(self, rank: int, time_ps: int) -> dict[str, int]:
+        """Return how many commands of each stream a rank's host had launched before a time."""
+        streams = self._streams.get(rank, {})
+        return {name: bisect_left(own.launched_ps, time_ps) for name, own in streams.items()}
 
-    def interval(self, rank: int, start_ps: int, end_ps: int) -> Interval:
-        """Return the interval of a run that stands for one of a rank's host time."""
-        return self.done_ps(rank, start_ps), self.done_ps(rank, end_ps)
+    def done_ps(self, rank: int, time_ps: int, counts: Mapping[str, int] | None = None) -> int:
+        """Return when all is done that a rank's host had launched before a time; not before it.
+
+        With ``counts`` it is so many commands of each stream, whatever the log says of launches.
+        """
+        known = self.counts(rank, time_ps) if counts is None else counts
+        streams = self._streams.get(rank, {})
+        ends = [streams[name].done_ps(count) for name, count in known.items() if name in streams]
+        return max(time_ps, *ends, 0)
 
 
-_NO_LAUNCHES = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+class _InOrder(NamedTuple):
+    """The commands of a stream, in order: when they were launched, and by when all had ended."""
+
+    launched_ps: list[int]
+    ended_ps: list[int]
+
+    def add(self, launched_ps: int, end_ps: int) -> None:
+        self.launched_ps.append(max(launched_ps, 0, *self.launched_ps[-1:]))
+        self.ended_ps.append(max(end_ps, 0, *self.ended_ps[-1:]))
+
+    def done_ps(self, count: int) -> int:
+        return self.ended_ps[min(count, len(self.ended_ps)) - 1] if count else 0

@@ -49,7 +49,7 @@ def test_names_and_options_ask_for_formats(folder: Path) -> None:
     assert {"matmul", "cudaLaunchKernel", "Memcpy DtoH (Device -> Pageable)"} <= names_of_events
     assert kernbench("trace", run, folder / "sums", "--csv").exit_code == 0
     kernels, copies, calls, ranges = (
-        list(csv.DictReader((folder / "sums" / f"{name}.csv").open()))
+        list(csv.DictReader((folder / "sums" / f"{name}.csv").read_text().splitlines()))
         for name in ("cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum", "cuda_api_sum", "nvtx_sum")
     )
     log = load_run(run).log
