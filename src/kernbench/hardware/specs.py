@@ -494,6 +494,9 @@ class MachineSpec(Spec):
     kernbench's own Triton kernels."""
     usd_per_device_hour: Positive | None = None
     """What one device costs, for ``cost`` in reports, plans and searches."""
+    area_mm2: dict[str, NotNegative] = Field(default_factory=dict)
+    """The area of parts of a device, by the key that each grows with, such as
+    ``sip.cache.capacity_mib``, for ``kernbench sensitivity``."""
     base: str | None = None
     """A machine that ships with kernbench, of which this file says only what differs: nodes and the
     network between them, for example."""

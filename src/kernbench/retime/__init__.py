@@ -3,6 +3,7 @@
 from kernbench.retime.all_ranks import placements_of_all, play_all_ranks
 from kernbench.retime.findings import RankedFindings, as_markdown, findings, print_findings
 from kernbench.retime.retiming import Retiming
+from kernbench.retime.sensitivity import Sensitivity, print_sensitivity, sensitivity
 from kernbench.retime.what_if import WhatIf
 from kernbench.retime.work_of_ranks import (
     RankWork,
@@ -16,6 +17,7 @@ __all__ = [
     "RankWork",
     "RankedFindings",
     "Retiming",
+    "Sensitivity",
     "WhatIf",
     "as_markdown",
     "findings",
@@ -25,5 +27,7 @@ __all__ = [
     "placements_of_all",
     "play_all_ranks",
     "print_findings",
+    "print_sensitivity",
+    "sensitivity",
     "work_of_ranks",
 ]
