@@ -254,6 +254,11 @@ class PowerSpec(Spec):
         """What a device draws on top of ``idle_w`` while it does anything, at the file's clock."""
         return float(self.active_w + self.standby_w)
 
+    @property
+    def limit_w(self) -> float:
+        """What a device draws at most, whatever it does: the board's limit, or a cap below it."""
+        return float(self.board_w if self.cap_w is None else min(self.cap_w, self.board_w))
+
     def voltage_at(self, clock: float) -> float:
         """Return the voltage at a clock, both relative to the file's.
 

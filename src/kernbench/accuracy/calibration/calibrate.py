@@ -316,7 +316,10 @@ class _Fit:
             changed = [each.narrow(machine) for each in self.fitted] if number else [True]
             if not any(changed):
                 break
-            self._find_what_moves(values)
+            if not self._moves:
+                self._find_what_moves(values)
+            # Narrowed, rows have other times.
+            self._times = [{} for _ in self.fitted]
             free = np.logical_or.reduce(self._moves)
             base = values.copy()
 
@@ -339,12 +342,10 @@ class _Fit:
 
     def _find_what_moves(self, values: Array) -> None:
         """Find which constants the rows depend on, so that others' times are not asked again."""
-        self._moves, self._times = [], [{} for _ in self.fitted]
         slopes = np.abs(self._slopes(values)) > _STILL
         ends = np.cumsum([len(each.rows) for each in self.fitted])
         parts = np.split(slopes, ends[:-1])
         self._moves = [np.asarray(part.any(axis=0)) for part in parts]
-        self._times = [{} for _ in self.fitted]
 
     def _differences(self, values: Array) -> Array:
         """Return by how much, as a logarithm, constants change to see what depends on them."""
