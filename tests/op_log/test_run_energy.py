@@ -65,6 +65,40 @@ def test_uses_and_idle_devices_are_all_of_the_energy() -> None:
     assert found["average_w"] == pytest.approx(found["energy_j"] / end_s / 3)
 
 
+def beside(rank: int, torch: Any) -> None:
+    """A product as large as a board can power, and a collective beside it."""
+    torch.distributed.init_process_group()
+    a = torch.empty(8192, 8192, dtype="f16")
+    message = torch.empty(1 << 24, dtype="f16")
+    work = torch.distributed.all_reduce(message, async_op=True)
+    a @ a
+    work.wait()
+    torch.ahbm.synchronize()
+
+
+@pytest.mark.adr("0160-D5")
+@pytest.mark.parametrize("cap_w", [None, 400])
+def test_a_device_holds_its_limit_for_all_that_runs_side_by_side(cap_w: int | None) -> None:
+    machine = load_machine("h100-sxm", 2)
+    if cap_w is not None:
+        machine = changed_machine(machine, {"sip.power.cap_w": cap_w})
+    limit_w = cap_w or 700  # NVIDIA's data sheet of the H100 SXM
+    torch = run_on(machine, 2, beside)
+    found = torch.report()["energy"]
+    commands = sum(sum(each.template.energy_pj.values()) for each in torch.op_log.instances)
+    for each in found["per_rank"]:
+        assert each["peak_w"] <= limit_w * (1 + 1e-6)
+        assert each["peak_w"] > 0.98 * limit_w
+    assert found["held_j"] > 0
+    uses_j = sum(each["energy_j"] for each in found["uses"])
+    waiting_j = sum(each["energy_j"] for each in found["uses"] if each["count"] == 0)
+    assert uses_j - waiting_j == pytest.approx(commands / 1e12 - found["held_j"], abs=1e-9)
+    assert found["energy_j"] == pytest.approx(sum(found["parts_j"].values()), abs=1e-11)
+    power = power_over_time(torch.op_log, machine, 2)
+    drawn = sum(float((watts[:-1] * np.diff(times)).sum()) for times, watts in power)
+    assert drawn / 1e12 == pytest.approx(found["energy_j"], rel=1e-6)
+
+
 @pytest.mark.adr("0160-D3")
 def test_power_over_time_is_the_energy() -> None:
     torch = example()

@@ -254,6 +254,11 @@ class PowerSpec(Spec):
         """What a device draws on top of ``idle_w`` while it does anything, at the file's clock."""
         return float(self.active_w + self.standby_w)
 
+    @property
+    def limit_w(self) -> float:
+        """What a device draws at most, whatever it does: the board's limit, or a cap below it."""
+        return float(self.board_w if self.cap_w is None else min(self.cap_w, self.board_w))
+
     def voltage_at(self, clock: float) -> float:
         """Return the voltage at a clock, both relative to the file's.
 
@@ -516,6 +521,9 @@ class MachineSpec(Spec):
     kernbench's own Triton kernels."""
     usd_per_device_hour: Positive | None = None
     """What one device costs, for ``cost`` in reports, plans and searches."""
+    area_mm2: dict[str, NotNegative] = Field(default_factory=dict)
+    """The area of parts of a device, by the key that each grows with, such as
+    ``sip.cache.capacity_mib``, for ``kernbench sensitivity``."""
     base: str | None = None
     """A machine that ships with kernbench, of which this file says only what differs: nodes and the
     network between them, for example."""

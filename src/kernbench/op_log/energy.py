@@ -27,7 +27,7 @@ class Energy(StrEnum):
     """The active device, whatever it does."""
 
 
-_ON_CLOCK = (Energy.GEMM, Energy.MATH, Energy.TCM, Energy.CACHE)
+ON_CLOCK = (Energy.GEMM, Energy.MATH, Energy.TCM, Energy.CACHE)
 """What runs at the clock that a cap lowers."""
 
 
@@ -99,14 +99,14 @@ def pace_of(
     if power is None:
         return PowerPace()
     energies = work.energies_pj(power)
-    on_clock = sum(energies[each] for each in _ON_CLOCK)
+    on_clock = sum(energies[each] for each in ON_CLOCK)
     fixed = sum(energies.values()) - on_clock
     still_w, active_w = float(power.idle_w + power.standby_w), float(power.active_w)
     core_ps = min(core_ps, taken_ps)
     room = max((float(power.board_w) - still_w - active_w) * taken_ps - fixed, 0.0)
     if taken_ps and on_clock > room:
         share = room / on_clock
-        energies |= {each: energies[each] * share for each in _ON_CLOCK}
+        energies |= {each: energies[each] * share for each in ON_CLOCK}
         on_clock *= share
 
     def watts(step: int) -> float:
@@ -122,7 +122,7 @@ def pace_of(
     stretch = max(Fraction(core_ps, taken_ps) / clock, Fraction(1)) if taken_ps else Fraction(1)
     less = power.voltage_at(float(clock)) ** 2
     energy_pj = {
-        each: round(pj * less if each in _ON_CLOCK else pj) for each, pj in energies.items()
+        each: round(pj * less if each in ON_CLOCK else pj) for each, pj in energies.items()
     }
     lasts_ps = front_end_ps + taken_ps * stretch
     standing_w = float(power.standby_w) + active_w * float(clock) * less

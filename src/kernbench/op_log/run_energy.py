@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.op_log.energy import Energy
+from kernbench.op_log.energy import ON_CLOCK, Energy
 from kernbench.op_log.spans import Spans, build_spans
 from kernbench.op_log.windows import Window
 
@@ -62,6 +62,8 @@ class EnergyReport(TypedDict):
     average_w: float
     """Average power of one device, over the whole run."""
     idle_j: float
+    held_j: float
+    """What commands side by side would take more without the devices' limits."""
     parts_j: dict[str, float]
     """All of it by what it goes to, ``idle`` included."""
     per_rank: list[RankEnergy]
@@ -106,9 +108,15 @@ def energy_of(
     idle_pj = [round(power.idle_w * ps) for power, ps in zip(powers, lengths_ps, strict=True)]
     entries = _by_rank(spans, ranks)
     waits = _exposed_of(spans, entries)
-    energies = whole = _energies(spans)
+    asked = _energies(spans)
+    energies = _held(spans, asked, entries, waits, powers, end_ps)
+    taken = asked
     if within is not None:
-        energies = {part: _inside(pj, spans, within) for part, pj in whole.items()}
+        energies, taken = (
+            {part: _inside(pj, spans, within) for part, pj in each.items()}
+            for each in (energies, asked)
+        )
+    held = sum(int((taken[part] - energies[part]).sum()) for part in asked)
     uses = [*_uses(spans, energies, entries, within), *_waiting(waits, powers, window)]
     by_rank = list(idle_pj)
     parts: defaultdict[str, int] = defaultdict(int, {IDLE: sum(idle_pj)})
@@ -117,16 +125,17 @@ def energy_of(
             by_rank[use.rank] += pj
             parts[part] += pj
     total = sum(by_rank)
-    steps = _steps(spans, whole, entries, waits, powers, end_ps)
+    steps = _steps(spans, asked, entries, waits, powers, end_ps)
     peaks = [
-        float(watts[:-1][np.diff(window.until(rank, times)) > 0].max(initial=0))
-        for rank, (times, watts) in enumerate(steps)
+        float(each.watts[:-1][np.diff(window.until(rank, each.times_ps)) > 0].max(initial=0))
+        for rank, each in enumerate(steps)
     ]
     return {
         "devices": ranks,
         "energy_j": total / _PJ_PER_J,
         "average_w": total / sum(lengths_ps) if any(lengths_ps) else 0.0,
         "idle_j": sum(idle_pj) / _PJ_PER_J,
+        "held_j": held / _PJ_PER_J,
         "parts_j": {part: pj / _PJ_PER_J for part, pj in parts.items() if pj},
         "per_rank": [
             {
@@ -156,6 +165,7 @@ def of_all(energy: EnergyReport, running: Sequence[int]) -> EnergyReport:
         "energy_j": total,
         "average_w": energy["average_w"] * (total / own) if own else 0.0,
         "idle_j": energy["idle_j"],
+        "held_j": energy["held_j"] * times,
         "parts_j": parts_j,
         "per_rank": [known[rank] for rank in running],
         "uses": energy["uses"],
@@ -165,8 +175,9 @@ def of_all(energy: EnergyReport, running: Sequence[int]) -> EnergyReport:
 def power_over_time(log: OpLog, machine: Machine, ranks: int) -> list[tuple[Column, Column]]:
     """Return the watts of each rank's device, and from which times on, in ps, it draws them.
 
-    A command draws its energy evenly from its start to its end; the last of the times is the end
-    of the log. Empty for a machine that says nothing of energy.
+    A command draws its energy evenly from its start to its end, but for what commands that run side
+    by side would draw above the device's limit (:func:`_held`); the last of the times is the end of
+    the log. Empty for a machine that says nothing of energy.
     """
     spans = build_spans(log)
     powers = _powers(spans, machine, ranks)
@@ -174,7 +185,8 @@ def power_over_time(log: OpLog, machine: Machine, ranks: int) -> list[tuple[Colu
         return [(np.zeros(0, dtype=np.int64), np.zeros(0))] * ranks
     entries = _by_rank(spans, ranks)
     waits = _exposed_of(spans, entries)
-    return list(_steps(spans, _energies(spans), entries, waits, powers, log.end_ps))
+    steps = _steps(spans, _energies(spans), entries, waits, powers, log.end_ps)
+    return [(each.times_ps, each.watts) for each in steps]
 
 
 def average_watts(
@@ -200,6 +212,17 @@ def _by_rank(spans: Spans, ranks: int) -> list[Column]:
     return np.split(order, np.searchsorted(spans.rank[order], np.arange(1, ranks)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """What the device of a rank draws over time, and what its limit takes of it."""
+
+    times_ps: Column
+    watts: Column
+    """From each time on, at the limit or below."""
+    less: Column
+    """Of what its commands take on the clock, the share that they do without from each time on."""
+
+
 def _steps(
     spans: Spans,
     parts: Mapping[Energy, Column],
@@ -207,22 +230,75 @@ def _steps(
     waits: Sequence[tuple[Column, Column]],
     powers: Sequence[PowerSpec],
     end_ps: int,
-) -> Iterator[tuple[Column, Column]]:
-    energies = np.zeros(len(spans), dtype=np.int64)
-    for column in parts.values():
-        energies += column
+) -> Iterator[_Drawn]:
+    energies, on_clock = _sums(spans, parts)
     for mine, (waits_from, waits_to), power in zip(entries, waits, powers, strict=True):
         mine = mine[spans.end_ps[mine] > spans.start_ps[mine]]
         starts = np.concatenate([spans.start_ps[mine], waits_from])
         ends = np.concatenate([spans.end_ps[mine], waits_to])
-        watts = np.full(len(starts), power.running_w)
-        watts[: len(mine)] = energies[mine] / (spans.end_ps[mine] - spans.start_ps[mine])
+        lasts = spans.end_ps[mine] - spans.start_ps[mine]
         times = np.unique(np.concatenate([np.array([0, end_ps]), starts, ends]))
-        change = np.zeros(len(times))
-        np.add.at(change, np.searchsorted(times, starts), watts)
-        np.add.at(change, np.searchsorted(times, ends), -watts)
-        # Sums of floats may come out a hair below zero where nothing runs.
-        yield times, float(power.idle_w) + np.maximum(np.cumsum(change), 0)
+        first, last = np.searchsorted(times, starts), np.searchsorted(times, ends)
+
+        def over_time(
+            drawn: Column, first: Column = first, last: Column = last, num: int = len(times)
+        ) -> Column:
+            change = np.zeros(num)
+            np.add.at(change, first[: len(drawn)], drawn)
+            np.add.at(change, last[: len(drawn)], -drawn)
+            # Sums of floats may come out a hair below zero where nothing runs.
+            return np.maximum(np.cumsum(change), 0)
+
+        running = np.full(len(waits_from), power.running_w)
+        watts = float(power.idle_w) + over_time(np.concatenate([energies[mine] / lasts, running]))
+        clocked = over_time(on_clock[mine] / lasts)
+        # A kernel alone is held at the limit where its energy is counted, to a picojoule.
+        above = np.where(watts > power.limit_w * (1 + 1e-9), watts - power.limit_w, 0.0)
+        less = np.minimum(above, clocked)
+        share = np.divide(less, clocked, out=np.zeros(len(times)), where=clocked > 0)
+        yield _Drawn(times, watts - less, share)
+
+
+def _sums(spans: Spans, parts: Mapping[Energy, Column]) -> tuple[Column, Column]:
+    """Return what each entry takes in all, and on the clock that a limit lowers."""
+    found = np.zeros((2, len(spans)), dtype=np.int64)
+    for part, column in parts.items():
+        found[0] += column
+        if part in ON_CLOCK:
+            found[1] += column
+    return found[0], found[1]
+
+
+def _held(
+    spans: Spans,
+    parts: dict[Energy, Column],
+    entries: Sequence[Column],
+    waits: Sequence[tuple[Column, Column]],
+    powers: Sequence[PowerSpec],
+    end_ps: int,
+) -> dict[Energy, Column]:
+    """Return what each entry takes where a device's limit holds for all that runs side by side.
+
+    As for a kernel alone (:func:`pace_of`), engines and caches take less where more would be drawn,
+    as they do at the lower voltage of a lower clock: each its share of what is above the limit.
+    """
+    steps = _steps(spans, parts, entries, waits, powers, end_ps)
+    held = np.zeros(len(spans))
+    for mine, drawn in zip(entries, steps, strict=True):
+        if not drawn.less.any():
+            continue
+        mine = mine[spans.end_ps[mine] > spans.start_ps[mine]]
+        lost_ps = np.concatenate([[0.0], np.cumsum(np.diff(drawn.times_ps) * drawn.less[:-1])])
+        first, last = (
+            np.searchsorted(drawn.times_ps, each[mine]) for each in (spans.start_ps, spans.end_ps)
+        )
+        held[mine] = (lost_ps[last] - lost_ps[first]) / (spans.end_ps[mine] - spans.start_ps[mine])
+    if not held.any():
+        return parts
+    return {
+        part: np.rint(column * (1 - held)).astype(np.int64) if part in ON_CLOCK else column
+        for part, column in parts.items()
+    }
 
 
 def _powers(spans: Spans, machine: Machine, ranks: int) -> list[PowerSpec] | None:

@@ -10,6 +10,7 @@ from kernbench.retime.findings import (
     print_host_findings,
 )
 from kernbench.retime.retiming import Retiming
+from kernbench.retime.sensitivity import Sensitivity, print_sensitivity, sensitivity
 from kernbench.retime.what_if import WhatIf
 from kernbench.retime.work_of_ranks import (
     RankWork,
@@ -23,6 +24,7 @@ __all__ = [
     "RankWork",
     "RankedFindings",
     "Retiming",
+    "Sensitivity",
     "WhatIf",
     "as_markdown",
     "findings",
@@ -34,5 +36,7 @@ __all__ = [
     "play_all_ranks",
     "print_findings",
     "print_host_findings",
+    "print_sensitivity",
+    "sensitivity",
     "work_of_ranks",
 ]

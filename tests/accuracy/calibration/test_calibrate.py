@@ -187,7 +187,7 @@ HIDDEN = {
     "sip.front_end_us": 6,
     "links.bandwidth_gbps": 120,
 }
-FILES = {
+FILES: dict[str, tuple[Any, list[tuple[Any, ...]]]] = {
     "device,op,dtype,m,n,k,time_us,source": (
         GemmRows,
         [("gemm", dtype, m, n, 1024) for dtype, m, n in [
@@ -238,7 +238,7 @@ def test_a_chip_of_ones_own_is_found_from_a_few_rows(
     bad = tmp_path / "bad.csv"
     bad.write_text(f"{[*FILES][1]}\nmine,sinh,bf16,8,8,3,lab\nother,add,bf16,8,8,3,lab\n")
     out = tmp_path / "fitted.yaml"
-    words = ["calibrate", own, *files, bad, "--out", out, "--parts", "3"]
+    words: list[str | Path] = ["calibrate", own, *files, bad, "--out", out, "--parts", "3"]
     done = kernbench(*words)
     assert done.exit_code == 0, done.output
     printed = done.output

@@ -10,6 +10,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kernbench.accuracy.calibration.constants import (
     Constant,
@@ -194,6 +195,9 @@ class _Fit:
         self.fitted: list[Modeled] = []
         self.apart: list[Modeled] = []
         self._known: dict[tuple[float, ...], Machine] = {}
+        self._moves: list[npt.NDArray[np.bool_]] = []
+        """Which constants the rows of each of ``fitted`` depend on; empty: not known yet."""
+        self._times: list[dict[tuple[float, ...], Array]] = []
 
     def take(
         self, category: Category, rows: Sequence[Row], parts: int, most_rows: int
@@ -244,6 +248,7 @@ class _Fit:
     ) -> Calibration:
         before = [_errors(each, self.machine) for each in (*self.fitted, *self.apart)]
         values = self._solve()
+        self._moves = []  # where the fit ended, rows may depend on others
         slopes = self._slopes(values)
         covariance = self._covariance(values, slopes)
         found = self._said(values, slopes, np.sqrt(np.diag(covariance)))
@@ -311,18 +316,36 @@ class _Fit:
             changed = [each.narrow(machine) for each in self.fitted] if number else [True]
             if not any(changed):
                 break
-            values = solve(
-                self._residuals,
-                values,
-                lower,
-                upper,
+            if not self._moves:
+                self._find_what_moves(values)
+            # Narrowed, rows have other times.
+            self._times = [{} for _ in self.fitted]
+            free = np.logical_or.reduce(self._moves)
+            base = values.copy()
+
+            def residuals(tried: Array, base: Array = base, free: Any = free) -> Array:
+                return self._residuals(_placed(base, free, tried))
+
+            tried = solve(
+                residuals,
+                values[free],
+                lower[free],
+                upper[free],
                 scale=_SCALE,
                 rounds=_ROUNDS_OF_STEPS,
-                differences=self._differences(values),
+                differences=self._differences(values)[free],
             )
+            values = _placed(values, free, tried)
             found = np.abs(np.exp(self._of_rows(values)) - 1)
             self.say(f"round {number + 1} of {_ROUNDS_OF_TILES}: MAPE {100 * found.mean():.2f}")
         return values
+
+    def _find_what_moves(self, values: Array) -> None:
+        """Find which constants the rows depend on, so that others' times are not asked again."""
+        slopes = np.abs(self._slopes(values)) > _STILL
+        ends = np.cumsum([len(each.rows) for each in self.fitted])
+        parts = np.split(slopes, ends[:-1])
+        self._moves = [np.asarray(part.any(axis=0)) for part in parts]
 
     def _differences(self, values: Array) -> Array:
         """Return by how much, as a logarithm, constants change to see what depends on them."""
@@ -331,13 +354,15 @@ class _Fit:
 
     def _of_rows(self, values: Array) -> Array:
         """Return the logarithms of modeled over measured times."""
-        machine = self.with_values(values)
-        return np.concatenate(
-            [
-                np.log(each.times_us(machine) / np.array([row.time_us for row in each.rows]))
-                for each in self.fitted
-            ]
-        )
+        found = []
+        for number, each in enumerate(self.fitted):
+            moves = self._moves[number] if self._moves else slice(None)
+            known = self._times[number] if self._moves else {}
+            key = tuple(values[moves].tolist())
+            if key not in known:
+                known[key] = each.times_us(self.with_values(values))
+            found.append(np.log(known[key] / np.array([row.time_us for row in each.rows])))
+        return np.concatenate(found)
 
     def _residuals(self, values: Array) -> Array:
         away = np.log(values / self.start) * (_SCALE / _PRIOR)
@@ -383,6 +408,13 @@ class _Fit:
 
     def _place(self, index: int) -> int:
         return sum(1 + len(each.tied) for each in self.constants[:index])
+
+
+def _placed(values: Array, free: npt.NDArray[np.bool_], tried: Array) -> Array:
+    """Return values with those that are free replaced."""
+    found = values.copy()
+    found[free] = tried
+    return found
 
 
 def _together(

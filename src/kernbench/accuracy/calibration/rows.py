@@ -131,10 +131,16 @@ class _OneMachine(Machines):
     """The machine that is fitted, whatever the device of a row is called."""
 
     def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+        self.use(machine)
+
+    def use(self, machine: Machine) -> None:
+        """Answer with another machine from now on."""
+        self._machine, self._sized = machine, {machine.num_sips: machine}
 
     def machine_of(self, device: str, num_sips: int = 1) -> Machine:
-        return changed_machine(self.machine, {}, num_sips)
+        if num_sips not in self._sized:
+            self._sized[num_sips] = changed_machine(self._machine, {}, num_sips)
+        return self._sized[num_sips]
 
     def cluster_of(self, source: str, device: str, num_nodes: int, per_node: int) -> None:
         return None
@@ -169,7 +175,7 @@ class PredictedRows:
                 self._kept = machines, predictor
         else:
             machines, predictor = self._kept
-            machines.machine = machine
+            machines.use(machine)
         return [predictor.predict(row) for row in self.rows]
 
 

@@ -31,6 +31,8 @@ DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 STDOUT = "-"
 SHOWN_KERNELS = 4
 """How many kernels' lines are shown: those with the longest times."""
+_LEAST_HELD = 0.001
+"""The least share of a run's energy that is worth a remark."""
 SURE_SPILLS = 32
 """Registers of a thread that a report names: fewer are within what is not known of a compiler."""
 COLUMNS_OF_FILES = 160
@@ -199,6 +201,17 @@ def _of_memory(log: OpLog) -> list[str]:
     return peak_line(log)
 
 
+def _of_power(report: Report, machine: Machine) -> list[str]:
+    """Return a line about energy that the limit of a device takes of what runs side by side."""
+    energy, power = report.get("energy"), machine.sip.power
+    if energy is None or power is None or energy["held_j"] < _LEAST_HELD * energy["energy_j"]:
+        return []
+    return [
+        f"side by side, kernels and collectives would draw more than the {power.limit_w:g} W of a "
+        "device: engines and caches take less there, as at a lower clock; no time is longer for it"
+    ]
+
+
 def _of_spills(log: OpLog) -> list[str]:
     """Return a line about kernels whose threads have fewer registers than they would like."""
     found: dict[tuple[str, int], int] = {}
@@ -317,7 +330,7 @@ def _report(
     report: Report = context.report()
     _LOG.info("the report is made, of %s", context.run.describe())
     remarks = [line for ask in context.run.remarks for line in ask()]
-    remarks += _of_memory(log) + _of_spills(log)
+    remarks += _of_memory(log) + _of_spills(log) + _of_power(report, context.machine)
     found: dict[str, Any] = {**report, "remarks": remarks} if remarks else {**report}
     peaks = [context.run.devices.peaks(), *(ask() for ask in context.run.peaks)]
     found["device_memory_bytes"] = max(max(each.values(), default=0) for each in peaks)

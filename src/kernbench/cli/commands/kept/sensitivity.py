@@ -1,0 +1,60 @@
+"""``kernbench sensitivity``: what a saved run gains by each key of its machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from kernbench.cli import options as given
+from kernbench.cli.programs.reporting import DONE, guarded, show_or_write
+from kernbench.cli.registry import options_command
+
+
+@dataclass(frozen=True, kw_only=True)
+class SensitivityOptions(given.AnalysisOptions):
+    """What ``kernbench sensitivity`` was given."""
+
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
+    by: Annotated[str, typer.Option(metavar="10%", help="How much more of each key.")] = "10%"
+    key: Annotated[
+        str, typer.Option(metavar="KEY", help="The key, or the group of keys, that is tried.")
+    ] = ""
+    top: Annotated[int, typer.Option(metavar="N", min=1, help="How many keys are shown.")] = 20
+
+
+PLACE = 24
+app = typer.Typer()
+
+
+@options_command(app, "sensitivity")
+def _sensitivity(context: typer.Context, options: SensitivityOptions) -> int:
+    """Say what a saved run gains by a tenth more of each key of its machine.
+
+    Each run is done anew, without the program. Beside the gain stand what a device draws more, what
+    that costs, and the area where the machine's file has area_mm2.
+
+    kernbench sensitivity mlp.run; kernbench sensitivity mlp.run --key sip.cache --by 50%
+    """
+    return guarded(lambda: show_sensitivity(options), options.debug, usage=True)
+
+
+def show_sensitivity(options: SensitivityOptions) -> int:
+    """Print or write what a run gains by each key, and return the exit status."""
+    from kernbench.cli.commands.kept.diff import parse_share
+    from kernbench.cli.console.progress import progress
+    from kernbench.retime import print_sensitivity, sensitivity
+    from kernbench.saved import load_run
+
+    state = [0, 1]
+
+    def step(done: int, whole: int) -> None:
+        state[:] = done, whole
+
+    with progress(lambda: f"{state[0]} of {state[1]} keys", lambda: state[0] / state[1]):
+        found = sensitivity(load_run(options.run), parse_share(options.by), options.key, step)
+    show_or_write(
+        found, options.json, lambda console: print_sensitivity(found, console, options.top)
+    )
+    return DONE
