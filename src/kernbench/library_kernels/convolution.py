@@ -174,7 +174,6 @@ def _candidates(
         kernels = tuple(_renamed(each, "_odd", library) for each in kernels)
     yield (*moves, *kernels * launches)
     has_planar = f"{kernels[0].name}_planar" in library.names() and not _is_moved(conv)
-    has_planar &= conv.dtype != "tf32" or conv.which is ConvolutionPass.FORWARD
     if conv.planar and moves and has_planar:
         product = _product(conv, padded=False)
         kernels = product_kernels(product, sip, library, "conv").kernels
@@ -202,7 +201,12 @@ def _has_grouped_kernel(conv: Convolution) -> bool:
 
 
 def _is_moved(conv: Convolution) -> bool:
-    """Return whether planes are rearranged in any case."""
+    """Return whether planes are rearranged in any case.
+
+    Of TF32, what is known of kernels that take them is of forward passes.
+    """
+    if conv.dtype == "tf32" and conv.which is not ConvolutionPass.FORWARD:
+        return True
     return conv.groups > 1 and min(_widths(conv)) == _NEVER_PLANAR
 
 

@@ -98,6 +98,10 @@ def test_operations_cost_by_kind_and_by_what_autograd_does() -> None:
     of = host().operation
     each_us = more_us("plain", 10, 30, "launch", "dispatch") / 20
     assert each_us == pytest.approx(float(of.in_place_us))
+    # Two reductions and seven elementwise operations, called by C++, as its kernels are counted.
+    each_us = more_us("log_sum_exp", 10, 30, "launch", "dispatch") / 20
+    parts_us = 2 * of.reduction_us + 7 * of.elementwise_us
+    assert each_us == pytest.approx(float(of.reduction_us + parts_us * host().backward_share))
     each_us = more_us("recorded", 10, 30, "launch", "dispatch") / 20
     assert each_us == pytest.approx(float(of.elementwise_us + of.recorded_us))
     for kind in ("foreach", "foreach of a number"):

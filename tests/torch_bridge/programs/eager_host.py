@@ -39,6 +39,9 @@ elif kind == "views":
 elif kind == "plain":
     for _ in range(count):
         x.mul_(1)
+elif kind == "log_sum_exp":
+    for _ in range(count):
+        x.logsumexp(0)
 elif kind == "recorded":
     for _ in range(count):
         w.mul(1)
