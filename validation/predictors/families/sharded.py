@@ -109,7 +109,7 @@ def torchtitan(row: Row, programs: Path) -> ChosenProgram:
     off = ("--profiling.no-enable-profiling", "--metrics.no-enable-tensorboard")
     if is_compiled(row):
         words.append("--compile.enable")
-        said = _PYTORCH.search(row.fields["torch_version"])
+        said = _PYTORCH.search(row.fields.get("torch_version", ""))
         if said is not None and int(said.group(1)) < _LOSS_COMPILED:
             words += ("--compile.components", "model")
     made = loop("torchtitan_train", *words, *off)

@@ -18,7 +18,8 @@ from validation.programs import ProgramError, ProgramFiles, folder_of
 COLUMNS = (  # noqa: SIM905 - as the first line of a file
     "source,device,program,program_config,n_devices,nodes,dtype,compile,model,layers,hidden,heads,"
     "kv_heads,ffn,vocab,seq_len,local_batch,grad_accum,global_batch,metric,value,unit,"
-    "derived_step_time_s,rerunnable,tp,pp,cp,experts,parallelism,activation_checkpointing,path"
+    "derived_step_time_s,rerunnable,tp,pp,cp,experts,parallelism,activation_checkpointing,path,"
+    "torch_version"
 ).split(",")
 PROGRAMS = Path("/programs")
 PREDICTOR = ProgramPredictor(presets(), ProgramFiles(folder=PROGRAMS))
@@ -474,9 +475,15 @@ def test_a_rate_of_torchtitan_is_of_the_tokens_of_a_device(tmp_path: Path) -> No
     assert "--activation-checkpoint.mode selective" in said
     assert "--parallelism.context-parallel-degree 2" in said
     assert "--compile.enable" not in program.args
+    fields["torch_version"] = "2.8.0a0 (NGC 25.05)"
     compiled = PREDICTOR.asked(row(tmp_path, **{**fields, "compile": "yes"})).program
     assert compiled.is_compiled
     assert "--compile.enable" in compiled.args
+    assert "--compile.components" not in compiled.args
+    # Commits of PyTorch 2.7's time left the loss as it is (torchtitan e8977b0 to bbb1b61).
+    fields["torch_version"] = "2.7 dev 1963fc8 (2024-12-23), torchao eab345c"
+    older = PREDICTOR.asked(row(tmp_path, **{**fields, "compile": "yes"})).program
+    assert " ".join(older.args).count("--compile.components model") == 1
     for more, reason in (
         ({"dtype": "bf16+float8"}, "float8"),
         ({"model": "Llama-9"}, "Llama-9 is not described"),
