@@ -1,25 +1,8 @@
 """Links in virtual time: collectives, and the transfers that kernels make."""
 
-from kernbench.links.network import (
-    Network,
-    Passage,
-    Transferred,
-)
+from kernbench.links.network import Network, Passage, Transferred
 from kernbench.links.noise import disturb
-from kernbench.links.selection import (
-    Asked,
-    Choice,
-    Selector,
-)
+from kernbench.links.selection import Asked, Choice, Selector
 from kernbench.links.wires import Times
 
-__all__ = [
-    "Asked",
-    "Choice",
-    "Network",
-    "Passage",
-    "Selector",
-    "Times",
-    "Transferred",
-    "disturb",
-]
+__all__ = ["Asked", "Choice", "Network", "Passage", "Selector", "Times", "Transferred", "disturb"]

@@ -15,10 +15,7 @@ from kernbench.library_kernels import (
     expert_products,
 )
 from validation.predictors.libraries.expert_loads import Routing, load_of
-from validation.predictors.libraries.expert_releases import (
-    ExpertRelease,
-    releases_of,
-)
+from validation.predictors.libraries.expert_releases import ExpertRelease, releases_of
 from validation.predictors.libraries.expert_stacks import (
     FORMATS,
     STACKS,
@@ -26,23 +23,14 @@ from validation.predictors.libraries.expert_stacks import (
     ExpertStack,
     is_gated,
 )
-from validation.predictors.library_rows import (
-    LibraryPredictor,
-    MeasuredKernels,
-    NotModeledError,
-)
+from validation.predictors.library_rows import LibraryPredictor, MeasuredKernels, NotModeledError
 
 _BLOCK = 128
 _PYTORCH_CHOICE = "pytorch_choice"
 _FUSED_EXPERTS, _FUSED_CHOICES = 128, 8
 """The most of which TensorRT-LLM's own kernel chose in releases of the source that ask PyTorch for
 more. Source: ``routing.py`` of TensorRT-LLM's fused experts."""
-_HOST_US = {
-    "B200-SXM": 300.0,
-    "GB200-SXM": 490.0,
-    "H100-SXM-80GB": 645.0,
-    "H200-SXM-141GB": 365.0,
-}
+_HOST_US = {"B200-SXM": 300.0, "GB200-SXM": 490.0, "H100-SXM-80GB": 645.0, "H200-SXM-141GB": 365.0}
 """What the host of the source's devices takes to launch a layer of DeepEP's context phase, which
 was measured launch by launch: the least of its rows."""
 _HOST_USUAL_US = 400.0
@@ -209,14 +197,7 @@ def _aiter(row: Row, machine: Machine) -> tuple[MoeProblem, MoeKernels]:
     if row.fields.get("path", "").endswith(_AITER_GROUPED):
         hidden, inter, topk, experts = _AITER_GROUPED_SIZES
         tokens = max(tokens, _AITER_GROUPED_LEAST)
-    load = load_of(
-        Routing(
-            tokens=tokens,
-            topk=topk,
-            experts=experts,
-            distribution="random",
-        )
-    )
+    load = load_of(Routing(tokens=tokens, topk=topk, experts=experts, distribution="random"))
     problem = MoeProblem(
         load=load,
         experts=experts,

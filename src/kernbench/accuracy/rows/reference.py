@@ -8,14 +8,7 @@ from dataclasses import dataclass
 from hashlib import md5
 from pathlib import Path
 
-from kernbench.accuracy.rows.forms import (
-    FORMS,
-    Category,
-    Form,
-    form_of,
-    text_of,
-    time_of,
-)
+from kernbench.accuracy.rows.forms import FORMS, Category, Form, form_of, text_of, time_of
 from kernbench.errors import UsageError
 from kernbench.inputs import opened_csv
 

@@ -16,14 +16,7 @@ from kernbench.torch_bridge.dispatch import addresses
 from kernbench.torch_bridge.front import hosts, signals, spawn, storage, workers
 from kernbench.torch_bridge.placement import passes, warned_lines
 from kernbench.torch_bridge.processes import call_counts, float32, naming
-from kernbench.torch_bridge.python import (
-    clocks,
-    endings,
-    environ,
-    locks,
-    output,
-    queues,
-)
+from kernbench.torch_bridge.python import clocks, endings, environ, locks, output, queues
 from kernbench.torch_bridge.replaced import (
     attention,
     context_parallel,
@@ -77,11 +70,7 @@ def installations(programs: Programs) -> list[Installation]:
             lambda patches: finder.install(patches, session.stand_ins),
             after={"compiler": "its finder comes behind all others"},
         ),
-        Installation(
-            "states",
-            "state of libraries, per process",
-            programs.states.install,
-        ),
+        Installation("states", "state of libraries, per process", programs.states.install),
         Installation(
             "modules",
             "modules of programs, per process",

@@ -8,10 +8,7 @@ from kernbench.accuracy.rows import Answer, Machines, Row
 from kernbench.errors import KernbenchError
 from kernbench.hardware import Machine
 from validation.predictors.libraries.exchanges import deepep, nvlink
-from validation.predictors.libraries.exchanges.asked import (
-    ExpertExchange,
-    exchange_of,
-)
+from validation.predictors.libraries.exchanges.asked import ExpertExchange, exchange_of
 
 COMPOSED = "nothing was run: exchanges of experts' rows are formulas fitted to their rows"
 """Why rows of exchanges have no answer."""

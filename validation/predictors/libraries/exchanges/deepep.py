@@ -19,10 +19,7 @@ from dataclasses import dataclass
 
 from kernbench.errors import MachineError
 from kernbench.hardware import Machine
-from validation.predictors.libraries.exchanges.asked import (
-    ExpertExchange,
-    met,
-)
+from validation.predictors.libraries.exchanges.asked import ExpertExchange, met
 
 _ROW_BYTES, _PACKED_BYTES = 2.0, 1 + 4 / 128
 """Bytes of an element: bfloat16, and float8 with a scale of 128."""

@@ -72,7 +72,7 @@ QUEUES = {
 """Constants of queues, by architecture."""
 
 STORES = {
-    "sm100": StoreConstants(dispatch_us=7.9, combine_us=11.4, doubling_us=3.48, link_share=0.733),
+    "sm100": StoreConstants(dispatch_us=7.9, combine_us=11.4, doubling_us=3.48, link_share=0.733)
 }
 """Constants of stores, by architecture."""
 
