@@ -123,15 +123,6 @@ def _hash(row: Row) -> int:
     return int(md5(str(row).encode()).hexdigest(), 16)
 
 
-def category_of(file: str, columns: Iterable[str]) -> Category:
-    """Return the category of the rows of a file with these columns.
-
-    Raises:
-        UsageError: A column that every file needs is missing, or the columns match no category.
-    """
-    return form_of(file, set(columns)).category
-
-
 def _read(file: str, reader: csv.DictReader[str]) -> Iterable[Row]:
     form = form_of(file, set(reader.fieldnames or ()))
     for fields in reader:
