@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.programs import PROGRAMS
 
 
+@pytest.mark.campaign
 def test_a_test_that_hangs_in_c_fails_by_name_and_the_others_go_on() -> None:
     done = subprocess.run(
         [

@@ -161,11 +161,7 @@ class _ShippedLoader(_GivenOnce, SHIPPED_LOADER):  # type: ignore[misc] # PyYAML
 
 
 def parse_yaml(
-    text: str,
-    origin: str,
-    error: type[KernbenchError] = UsageError,
-    *,
-    is_shipped: bool = False,
+    text: str, origin: str, error: type[KernbenchError] = UsageError, *, is_shipped: bool = False
 ) -> Any:
     """Return what a YAML text says, in which no key is given twice.
 

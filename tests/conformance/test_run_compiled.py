@@ -78,6 +78,7 @@ def test_results_that_differ_are_found(program: ModuleType) -> None:
     assert not program.different([ones + 1e-5, 2], [ones, 2], 1e-4)
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_one_operation_passes_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run_once(numbers: list[int], path: Path, folder: Path) -> str:

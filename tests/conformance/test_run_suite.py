@@ -86,6 +86,7 @@ def test_the_list_only_grows(tmp_path: Path) -> None:
     assert read_allowed(tmp_path / "allowed.txt") == after
 
 
+@pytest.mark.campaign
 @pytest.mark.adr("0101-D2")
 @pytest.mark.slow
 def test_files_of_pytorchs_form_are_run_as_programs_with_devices(tmp_path: Path) -> None:

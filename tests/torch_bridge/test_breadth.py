@@ -18,6 +18,17 @@ def cases(program: str) -> list[str]:
     return re.findall(r"^@(?:case|nccl_only)\ndef (\w+)", text, re.MULTILINE)
 
 
+COMBINED = (
+    "ddp_that_accumulates",
+    "fsdp2_of_tensor_parallel_in_mixed_precision",
+    "fsdp2_replicated_in_rows",
+    "pipeline_gpipe",
+    "pipeline_of_replicas",
+    "zero_redundancy",
+)
+"""Kinds of which each is made of two that run every day, or does the same in another order."""
+
+
 @pytest.mark.adr("0062-D1")
 @pytest.mark.parametrize("case", cases("collectives.py"))
 def test_a_way_of_calling_collectives_gives_what_it_must(case: str) -> None:
@@ -32,7 +43,13 @@ def test_the_same_is_true_of_host_tensors_here_and_in_real_processes() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", cases("parallelism.py"))
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.campaign if case in COMBINED else ())
+        for case in cases("parallelism.py")
+    ],
+)
 def test_a_kind_of_parallel_training_learns_what_one_process_does(
     case: str, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from tests.torch_bridge.running import PROGRAMS  # noqa: E402
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_what_passes_is_told_from_what_does_not_and_from_what_is_lost(tmp_path: Path) -> None:
     folder = tmp_path / "tests" / "unit_tests" / "tensor_parallel"

@@ -46,8 +46,15 @@ def test_every_kind_comes_out_of_a_launch_and_ends_the_rank(kind: int, place: in
         assert type(failed[1]).__name__ == names.get(kind, "Interrupt")
 
 
-@pytest.mark.parametrize("waits_for", ["thread", "pool"])
-@pytest.mark.parametrize("nprocs", [1, 2])
+@pytest.mark.parametrize(
+    ("nprocs", "waits_for"),
+    [
+        (1, "pool"),
+        (2, "thread"),
+        pytest.param(1, "thread", marks=pytest.mark.campaign),
+        pytest.param(2, "pool", marks=pytest.mark.campaign),
+    ],
+)
 def test_ctrl_c_in_a_thread_of_a_rank_ends_the_run(waits_for: str, nprocs: int) -> None:
     # In a process of its own, which has nothing else to finalize: there an interrupt would be lost.
     code = f"""

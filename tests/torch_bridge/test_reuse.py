@@ -130,6 +130,7 @@ def test_triton_kernels_take_what_operations_take(capfd: pytest.CaptureFixture[s
     assert by_triton[1:] == pytest.approx(by_pytorch[1:], rel=0.1)
 
 
+@pytest.mark.campaign
 @pytest.mark.adr("0048-D7")
 @pytest.mark.slow
 def test_compiled_graphs_have_a_phase_and_weights(tmp_path: Path) -> None:

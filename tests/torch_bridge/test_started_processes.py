@@ -18,7 +18,7 @@ from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
 @pytest.mark.adr("0101-D1")
 @pytest.mark.adr("0101-D2")
 @pytest.mark.adr("0101-D3")
-@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.campaign), "fork"])
 def test_started_processes_do_what_real_ones_do(
     tmp_path: Path, method: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

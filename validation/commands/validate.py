@@ -176,12 +176,7 @@ def validate(options: ValidateOptions) -> int:
     from kernbench.cli.sweeps.plot import format_of_plot
     from validation.programs.kept import PROGRAMS
     from validation.scores.published import published
-    from validation.scores.report import (
-        dump_plot,
-        render_page,
-        render_text,
-        to_json,
-    )
+    from validation.scores.report import dump_plot, render_page, render_text, to_json
 
     asked = {f"--{name}": getattr(options, name) for name in ("json", "page", "plot", "publish")}
     with Outputs(asked, [*options.data, *options.machines]) as outputs:
@@ -202,10 +197,7 @@ def validate(options: ValidateOptions) -> int:
                 dump_plot(scored, file, format_of_plot(Path(outputs.path_of("--plot"))))
         if "--publish" in outputs:
             with outputs.writing("--publish") as file:
-                errors = {
-                    "made by": f"{_words(options)} --publish",
-                    **published(scored, machines),
-                }
+                errors = {"made by": f"{_words(options)} --publish", **published(scored, machines)}
                 file.write(f"{json.dumps(errors, indent=1)}\n".encode())
         outputs.publish()
     print(text)

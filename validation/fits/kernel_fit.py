@@ -172,10 +172,7 @@ def fit_kernels(
 def family_as_text(family: KernelFamily, comment: str = "") -> str:
     """Return the YAML text of a family's kernels, in order of their names."""
     kernels = {
-        name: {
-            **{key: _plain(getattr(each, key)) for key in _given(each)},
-            "source": each.source,
-        }
+        name: {**{key: _plain(getattr(each, key)) for key in _given(each)}, "source": each.source}
         for name, each in sorted(family.kernels.items())
     }
     return comment + yaml.safe_dump({"kernels": kernels}, sort_keys=False, width=100)

@@ -17,16 +17,8 @@ from kernbench.library_kernels import (
     flash_launches,
     stream,
 )
-from validation.predictors.libraries.attention_releases import (
-    LEFT_WINDOW,
-    Release,
-    releases,
-)
-from validation.predictors.library_rows import (
-    LibraryPredictor,
-    MeasuredKernels,
-    NotModeledError,
-)
+from validation.predictors.libraries.attention_releases import LEFT_WINDOW, Release, releases
+from validation.predictors.library_rows import LibraryPredictor, MeasuredKernels, NotModeledError
 
 _FP8 = "float8_e4m3fn"
 _LIBRARIES = (

@@ -28,23 +28,13 @@ from validation.predictors.libraries.products import (
     kernel_name,
     quantize_name,
 )
-from validation.predictors.library_rows import (
-    LibraryPredictor,
-    MeasuredKernels,
-    NotModeledError,
-)
+from validation.predictors.library_rows import LibraryPredictor, MeasuredKernels, NotModeledError
 from validation.sources.harness import Harness, gemm_harness
 from validation.sources.launching import launching
 from validation.sources.repeated import repeated_kernels
 
 _IN_LIBRARY = frozenset(
-    {
-        ("bf16", "sm89"),
-        ("bf16", "sm100"),
-        ("bf16", "sm120"),
-        ("bf16", "gfx942"),
-        ("bf16", "gfx950"),
-    }
+    {("bf16", "sm89"), ("bf16", "sm100"), ("bf16", "sm120"), ("bf16", "gfx942"), ("bf16", "gfx950")}
 )
 """Dtypes and architectures that the Triton kernel could do, and the library does more exactly."""
 

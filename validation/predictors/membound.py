@@ -8,15 +8,8 @@ from kernbench.errors import MachineError
 from kernbench.hardware import SipSpec
 from kernbench.kernel_time import Conditions
 from kernbench.library_kernels import BlockLaunch, aten, time_blocks
-from validation.predictors.libraries.quantisation import (
-    OPERATIONS,
-    QuantisationPredictor,
-)
-from validation.predictors.library_rows import (
-    LibraryPredictor,
-    MeasuredKernels,
-    NotModeledError,
-)
+from validation.predictors.libraries.quantisation import OPERATIONS, QuantisationPredictor
+from validation.predictors.library_rows import LibraryPredictor, MeasuredKernels, NotModeledError
 from validation.sources.harness import membound_harness
 
 _OF_ATEN = ("softmax", "layernorm")

@@ -44,10 +44,7 @@ SOURCES = (
     Source(owner="karpathy", name="nanoGPT", commits=("5a725d90",)),
     Source(owner="pytorch-labs", name="gpt-fast", commits=("32971d3",)),
     Source(
-        owner="NVIDIA",
-        name="Megatron-LM",
-        commits=("d98e8a6",),
-        made=("megatron/core/datasets",),
+        owner="NVIDIA", name="Megatron-LM", commits=("d98e8a6",), made=("megatron/core/datasets",)
     ),
     Source(owner="pytorch", name="torchtitan", commits=("73a0e69",)),
     # All that rows name: problems change with time.

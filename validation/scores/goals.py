@@ -9,12 +9,7 @@ from kernbench.accuracy.rows import Category, Machines, Row, is_apart
 from kernbench.accuracy.score import Scored, measure
 from kernbench.errors import KernbenchError
 from kernbench.hardware import source_of
-from validation.predictors.families.chosen import (
-    CLUSTER_DEVICES,
-    Family,
-    family_of,
-    is_compiled,
-)
+from validation.predictors.families.chosen import CLUSTER_DEVICES, Family, family_of, is_compiled
 from validation.scores.speedups import Pair, mean_error, pairs_of
 from validation.scores.sweeps import Sweeps
 
@@ -225,11 +220,7 @@ def _is_in_a_node(row: Row) -> bool:
 
 _OF_COLLECTIVES: tuple[tuple[str, float, Callable[[Row], bool]], ...] = (
     *(
-        (
-            f"{name} between nodes",
-            12.0,
-            lambda row, op=op: row.op == op and _is_between(row),
-        )
+        (f"{name} between nodes", 12.0, lambda row, op=op: row.op == op and _is_between(row))
         for op, name in (
             ("all_reduce", "all-reduce"),
             ("all_gather", "all-gather"),

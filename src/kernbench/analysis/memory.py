@@ -379,12 +379,7 @@ def _bars(sizes: Sequence[int]) -> str:
 def _part_rows(parts: Sequence[PartReport], whole: int) -> Iterator[list[str]]:
     for each in parts[:SHOWN_LINES]:
         share = format_share(each["bytes"], whole)
-        yield [
-            each["name"] or "(none)",
-            str(each["tensors"]),
-            format_size(each["bytes"]),
-            share,
-        ]
+        yield [each["name"] or "(none)", str(each["tensors"]), format_size(each["bytes"]), share]
     rest = parts[SHOWN_LINES:]
     if rest:
         size_bytes = sum(each["bytes"] for each in rest)

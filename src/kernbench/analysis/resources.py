@@ -22,10 +22,7 @@ FRONT_END = "front end"
 """The device's own part of a launch."""
 UNKNOWN = "unknown"
 """A kernel whose limits were not computed."""
-_ENGINES = {
-    Limit.GEMM: ("gemm",),
-    Limit.MATH: ("math",),
-}
+_ENGINES = {Limit.GEMM: ("gemm",), Limit.MATH: ("math",)}
 _MOVES = ("dma_in", "dma_out")
 
 

@@ -77,12 +77,7 @@ def _sections(options: ShowOptions, width: int) -> Iterator[Section]:
     from kernbench.cli.programs.kernel_capture import capture
 
     found = capture(
-        file,
-        kernel,
-        options.arguments,
-        options.machine,
-        options.ranks,
-        only_first=not options.all,
+        file, kernel, options.arguments, options.machine, options.ranks, only_first=not options.all
     )
     for number, launch in enumerate(found.launches, start=1):
         of = f" ({number} of {len(found.launches)})" if options.all else ""
@@ -105,10 +100,7 @@ def _ttir_file(path: Path, options: ShowOptions, width: int) -> Iterator[Section
         raise UsageError(f"{path} is not TTIR: it is not text") from None
     module = parse_module(text)
     yield "", [f"kernel {module.kernel.name}, num_stages {options.num_stages}"]
-    yield (
-        "signature",
-        [f"  {param.name:<20} {param.type}" for param in module.kernel.params],
-    )
+    yield ("signature", [f"  {param.name:<20} {param.type}" for param in module.kernel.params])
     yield "TTIR", ttir_lines(text, width)
     use = tcm_use(module, options.num_stages)
     capacity = load_machine(options.machine, 1).sip.tcm_bytes

@@ -178,9 +178,7 @@ TokensOfAll = Annotated[
 MachineOfAll = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME|FILE",
-        help="Machine; the bench's, else ahbm.",
-        autocompletion=machines_from,
+        metavar="NAME|FILE", help="Machine; the bench's, else ahbm.", autocompletion=machines_from
     ),
 ]
 ResultsFolder = Annotated[
@@ -200,8 +198,7 @@ Workers = Annotated[
     typer.Option("--workers", "-j", metavar="N", help="Local processes [default: all cores]."),
 ]
 PointTimeout = Annotated[
-    float | None,
-    typer.Option(metavar="SECONDS", min=0.001, help="The longest a point may run."),
+    float | None, typer.Option(metavar="SECONDS", min=0.001, help="The longest a point may run.")
 ]
 PointMemory = Annotated[
     str | None, typer.Option(metavar="SIZE", help="The most a point may hold: 2GB, 512MB.")

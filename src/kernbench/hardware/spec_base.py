@@ -7,14 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Any, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    WithJsonSchema,
-)
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema
 
 LEAST, MOST = Fraction(1, 1 << 20), 10**7
 """The bounds of a quantity above 0, in the unit of its key.
@@ -73,10 +66,7 @@ def _schema(**bounds: float) -> WithJsonSchema:
 
 
 Positive = Annotated[
-    Fraction,
-    PlainValidator(_positive),
-    _AsNumber,
-    _schema(minimum=float(LEAST), maximum=MOST),
+    Fraction, PlainValidator(_positive), _AsNumber, _schema(minimum=float(LEAST), maximum=MOST)
 ]
 NotNegative = Annotated[
     Fraction, PlainValidator(_not_negative), _AsNumber, _schema(minimum=0, maximum=MOST)

@@ -1,13 +1,7 @@
 """How long a kernel takes on the PEs of a SIP, and when each of its commands runs."""
 
-from kernbench.kernel_time.conditions import (
-    Conditions,
-    ThreadBlock,
-)
-from kernbench.kernel_time.costs.cache_contents import (
-    CacheContents,
-    CacheSteps,
-)
+from kernbench.kernel_time.conditions import Conditions, ThreadBlock
+from kernbench.kernel_time.costs.cache_contents import CacheContents, CacheSteps
 from kernbench.kernel_time.costs.cached_operands import (
     KernelOperand,
     KernelOperands,
@@ -15,14 +9,8 @@ from kernbench.kernel_time.costs.cached_operands import (
     kernel_operands,
     meet_operands,
 )
-from kernbench.kernel_time.costs.command_costs import (
-    dot_ps,
-    math_ps,
-)
-from kernbench.kernel_time.costs.lookup_tables import (
-    Tables,
-    gathered_params,
-)
+from kernbench.kernel_time.costs.command_costs import dot_ps, math_ps
+from kernbench.kernel_time.costs.lookup_tables import Tables, gathered_params
 from kernbench.kernel_time.costs.shared_cache import (
     SHARES,
     SharedCache,
@@ -36,23 +24,10 @@ from kernbench.kernel_time.launch.outline import (
     ProgramOutline,
     outline_kernel,
 )
-from kernbench.kernel_time.launch.schedule import (
-    check_kernel,
-    kernel_duration_ps,
-    schedule_kernel,
-)
-from kernbench.kernel_time.launch.waves import (
-    build_waves,
-    line_of_short_rows,
-    resident_programs,
-)
-from kernbench.kernel_time.stepwise.strand_costs import (
-    StrandCosts,
-)
-from kernbench.kernel_time.stepwise.timed_strands import (
-    TimedStrand,
-    TimedStrands,
-)
+from kernbench.kernel_time.launch.schedule import check_kernel, kernel_duration_ps, schedule_kernel
+from kernbench.kernel_time.launch.waves import build_waves, line_of_short_rows, resident_programs
+from kernbench.kernel_time.stepwise.strand_costs import StrandCosts
+from kernbench.kernel_time.stepwise.timed_strands import TimedStrand, TimedStrands
 
 __all__ = [
     "SHARES",

@@ -21,12 +21,7 @@ from kernbench.library_kernels.convolution import (
     streamed,
 )
 from kernbench.library_kernels.engine import KernelTime, kept_share, makespan, time_kernel
-from kernbench.library_kernels.gemm import (
-    GemmKernel,
-    GemmProblem,
-    LibraryTile,
-    product_choices,
-)
+from kernbench.library_kernels.gemm import GemmKernel, GemmProblem, LibraryTile, product_choices
 from kernbench.library_kernels.linear_attention import (
     LinearProblem,
     causal_convolution,
@@ -52,11 +47,7 @@ from kernbench.library_kernels.products import (
     product_candidates,
     product_kernels,
 )
-from kernbench.library_kernels.quantize import (
-    missed_again,
-    quantize_rows,
-    scale_and_quantize_rows,
-)
+from kernbench.library_kernels.quantize import missed_again, quantize_rows, scale_and_quantize_rows
 from kernbench.library_kernels.reuse import AutogradPhase, Reuse
 from kernbench.library_kernels.streams import column_sums, stream
 from kernbench.library_kernels.volumes import volume_launch

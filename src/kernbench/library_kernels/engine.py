@@ -156,10 +156,7 @@ def _work(kernel: LibraryKernel, hbm_bytes: float) -> WorkCounts:
         elements["transcendental"] += trips * trip.transcendental  # type: ignore[assignment]
         elements["simple"] += trips * trip.simple  # type: ignore[assignment]
     return WorkCounts(
-        flops=flops,
-        elements=elements,
-        port_bytes=kernel.port_bytes,
-        hbm_bytes=hbm_bytes,
+        flops=flops, elements=elements, port_bytes=kernel.port_bytes, hbm_bytes=hbm_bytes
     )
 
 

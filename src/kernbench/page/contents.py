@@ -66,10 +66,7 @@ def contents(
         "changes": None,
     }
     if before is not None:
-        found["changes"] = {
-            **difference(before, run),
-            "before_about": _about(before),
-        }
+        found["changes"] = {**difference(before, run), "before_about": _about(before)}
     return found
 
 

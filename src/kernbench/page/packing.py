@@ -37,11 +37,7 @@ def packed(columns: Mapping[str, Sequence[int] | Column]) -> Packed:
     raw = b"".join(_varints(np.diff(array, prepend=0)) for array in arrays)
     deflater = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     data = deflater.compress(raw) + deflater.flush()
-    return {
-        "rows": rows,
-        "columns": list(columns),
-        "data": base64.b64encode(data).decode("ascii"),
-    }
+    return {"rows": rows, "columns": list(columns), "data": base64.b64encode(data).decode("ascii")}
 
 
 def _varints(values: Column) -> bytes:

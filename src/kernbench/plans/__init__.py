@@ -3,16 +3,7 @@
 What ``kernbench plan`` ranks, and what rows of layers and iterations are answered by.
 """
 
-from kernbench.plans.layouts import (
-    GIB,
-    PROGRAM,
-    SHARDS,
-    AllowedSizes,
-    Job,
-    Layout,
-    layouts,
-    memory,
-)
+from kernbench.plans.layouts import GIB, PROGRAM, SHARDS, AllowedSizes, Job, Layout, layouts, memory
 from kernbench.plans.models import KNOWN, ModelShape, model_of
 from kernbench.plans.passes import Model, Pass, Passes, PassTime, TunedTiles
 from kernbench.plans.pipelines import forward_us, one_forward_one_backward_us

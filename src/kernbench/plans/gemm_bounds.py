@@ -139,11 +139,7 @@ class GemmBounds:
         return a, b, c
 
     def _program(
-        self,
-        tile: GemmTile,
-        sizes: tuple[int, int, int],
-        active: int,
-        missed: tuple[float, float],
+        self, tile: GemmTile, sizes: tuple[int, int, int], active: int, missed: tuple[float, float]
     ) -> _LeastProgram:
         """Return the least times of a program with ``sizes`` in C and along K.
 
@@ -292,10 +288,7 @@ class GemmBounds:
         from_hbm = split_k * part_bytes * cold + out_bytes
         share_ps = active * max(self._cache * through, self._hbm * from_hbm)
         return _LeastProgram(
-            loop_ps,
-            left_ps,
-            max(left_ps + self._near_ps, share_ps),
-            max(loads_ps, share_ps),
+            loop_ps, left_ps, max(left_ps + self._near_ps, share_ps), max(loads_ps, share_ps)
         )
 
 

@@ -26,13 +26,7 @@ _VECTOR = 16
 """Columns of the MLP that stands for none."""
 
 
-SHARDS = {
-    "zero3": "ZeRO-3",
-    "zero2": "ZeRO-2",
-    "hsdp": "HSDP",
-    "zero1": "ZeRO-1",
-    "ddp": "DDP",
-}
+SHARDS = {"zero3": "ZeRO-3", "zero2": "ZeRO-2", "hsdp": "HSDP", "zero1": "ZeRO-1", "ddp": "DDP"}
 """Ways in which replicas share a model's state, by how little of it each keeps. ZeRO-3 and ZeRO-2
 are FSDP2, which gathers weights again for the backward pass or keeps them; HSDP is ZeRO-3 within
 nodes."""

@@ -17,12 +17,7 @@ from kernbench.plans.passes import Model, ModelRuns, Pass, Passes, PassTime
 from kernbench.plans.pipelines import forward_us, one_forward_one_backward_us
 from kernbench.plans.stack import Stack
 from kernbench.plans.steps import Microbatch, Steps, StepTime
-from kernbench.plans.wires import (
-    StageWires,
-    collective_cost,
-    node_of,
-    single_sips,
-)
+from kernbench.plans.wires import StageWires, collective_cost, node_of, single_sips
 from kernbench.report import cost_usd, peaks_of
 from kernbench.runtime_api import RuntimeContext
 from kernbench.tp import sharding

@@ -283,13 +283,7 @@ def _collectives(spans: Spans) -> list[CollectiveReport]:
         sums[1] += template.message_bytes
         sums[2] += time_ps
     result: list[CollectiveReport] = [
-        {
-            "op": op,
-            "algorithm": algorithm,
-            "count": count,
-            "bytes": size,
-            "time_ns": to_ns(time_ps),
-        }
+        {"op": op, "algorithm": algorithm, "count": count, "bytes": size, "time_ns": to_ns(time_ps)}
         for (op, algorithm), (count, size, time_ps) in found.items()
     ]
     return sorted(result, key=lambda each: (-each["time_ns"], each["op"], each["algorithm"]))

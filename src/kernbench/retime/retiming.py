@@ -75,11 +75,7 @@ class Retiming:
         """Whether a collective begins for each rank when that rank comes to it."""
         tf32: Tf32 = actions.described["tf32"]
         self.context = RuntimeContext(
-            machine,
-            saved.ranks,
-            data=False,
-            check=False,
-            kernel_engine=KernelEngine(machine, tf32),
+            machine, saved.ranks, data=False, check=False, kernel_engine=KernelEngine(machine, tf32)
         )
         run = self.context.run
         run.remarks.append(self._remarks)

@@ -4,13 +4,7 @@ from kernbench.sanitizer.facts.launch import Launched
 from kernbench.sanitizer.facts.order import Clock
 from kernbench.sanitizer.facts.spans import strided_spans
 from kernbench.sanitizer.live_watch import LiveWatch
-from kernbench.sanitizer.ordering.touches import (
-    Touch,
-    Touches,
-    TouchKind,
-    TouchPart,
-    record_touch,
-)
+from kernbench.sanitizer.ordering.touches import Touch, Touches, TouchKind, TouchPart, record_touch
 from kernbench.sanitizer.run import Sanitizer, build_sanitizer
 
 __all__ = [

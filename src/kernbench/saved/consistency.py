@@ -10,15 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kernbench.saved.layout import (
-    ALLOCATIONS,
-    COMMANDS,
-    HOSTS,
-    RANGES,
-    ROWS,
-    TEMPLATES,
-    WAITS,
-)
+from kernbench.saved.layout import ALLOCATIONS, COMMANDS, HOSTS, RANGES, ROWS, TEMPLATES, WAITS
 from kernbench.saved.opened import RunFile
 
 Numbers = npt.NDArray[Any]

@@ -237,10 +237,7 @@ class RunFile:
                 raise self.damaged(part, f"{column.name} {value}{what}{may_be}")
 
 
-_LIMITS: Any = {
-    "thrift_container_size_limit": _MOST_ITEMS,
-    "thrift_string_size_limit": _MOST_ITEMS,
-}
+_LIMITS: Any = {"thrift_container_size_limit": _MOST_ITEMS, "thrift_string_size_limit": _MOST_ITEMS}
 
 
 def _ends(texts: pa.Array) -> Any:

@@ -178,10 +178,7 @@ def _sites(log: OpLog, launches: Sequence[int]) -> tuple[pa.Array, pa.Array]:
     flat = list(chain.from_iterable(sites for _, sites in found))
     texts = pa.array([file for file, _ in flat], pa.string())
     lines = pa.array([line for _, line in flat], pa.int32())
-    return (
-        pa.ListArray.from_arrays(offsets, texts),
-        pa.ListArray.from_arrays(offsets, lines),
-    )
+    return (pa.ListArray.from_arrays(offsets, texts), pa.ListArray.from_arrays(offsets, lines))
 
 
 def _offsets(sizes: Column) -> Column:

@@ -74,10 +74,7 @@ def activate(launcher: Launcher, torch_device: str = "cpu") -> Iterator[None]:
             sound_cache.remove()
 
 
-_ANNOUNCED = {
-    "cuda": GPUTarget("cuda", 80, 32),
-    "hip": GPUTarget("hip", "gfx942", 64),
-}
+_ANNOUNCED = {"cuda": GPUTarget("cuda", 80, 32), "hip": GPUTarget("hip", "gfx942", 64)}
 
 
 def check_announced(backend: str | None) -> None:

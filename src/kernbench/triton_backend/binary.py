@@ -162,12 +162,7 @@ class TcmExhaustedError(OutOfMemoryError, OutOfResources):  # type: ignore[misc]
     memory = "TCM"
 
     def __init__(
-        self,
-        required: int,
-        limit: int,
-        kernel: str,
-        num_stages: int,
-        largest: tuple[str, ...],
+        self, required: int, limit: int, kernel: str, num_stages: int, largest: tuple[str, ...]
     ) -> None:
         Exception.__init__(self, required, limit, kernel, num_stages, largest)
         self.required = required

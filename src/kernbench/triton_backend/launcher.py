@@ -308,8 +308,7 @@ def check_cooperative(binary: KernelBinary, grid: Grid, launcher: Launcher) -> N
 
 
 def build_argument_picker(
-    signature: Mapping[str, Any],
-    is_gluon: bool = False,
+    signature: Mapping[str, Any], is_gluon: bool = False
 ) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
     """Return the function from a launch's arguments to those that are left in TTIR.
 

@@ -170,7 +170,11 @@ while True:
 @pytest.mark.slow
 @pytest.mark.adr("0011-D3")
 @pytest.mark.parametrize(
-    ("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)]
+    ("sent", "status"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, -signal.SIGTERM, marks=pytest.mark.campaign),
+    ],
 )
 def test_a_signal_to_the_command_is_none_of_a_rank(
     sent: signal.Signals, status: int, tmp_path: Path

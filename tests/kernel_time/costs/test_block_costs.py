@@ -431,7 +431,9 @@ def nothing():
     pass
 
 
-@pytest.mark.parametrize("machine", ["a100-sxm-80g", "h100-sxm"])
+@pytest.mark.parametrize(
+    "machine", [pytest.param("a100-sxm-80g", marks=pytest.mark.campaign), "h100-sxm"]
+)
 def test_a_device_begins_one_program_after_the_other(machine: str) -> None:
     programs = 1 << 22
     with RuntimeContext(machine=machine, data=False):

@@ -79,6 +79,7 @@ def test_kernels_are_tried_while_they_are_compiled(tmp_path: Path) -> None:
     assert "as on the host" in done.stdout, done.stderr
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.adr("0126-D1")
 def test_a_function_is_compiled_ahead_of_its_first_call(tmp_path: Path) -> None:
@@ -173,6 +174,7 @@ def test_an_unknown_compiler_is_refused(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.campaign
 def test_what_trials_copy_to_the_host_takes_no_memory_without_data(tmp_path: Path) -> None:
     done = run_compiled(tmp_path, "trial_copies.py", "--no-data")
     assert done.returncode == 0, done.stderr

@@ -48,6 +48,7 @@ def test_programs_of_one_process_compile_each_for_its_machine(tmp_path: Path) ->
         runner.close()
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_what_a_run_has_compiled_is_not_the_next_ones() -> None:
     done = run_forked(

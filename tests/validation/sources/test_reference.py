@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kernbench.accuracy.rows.forms import Category
-from kernbench.accuracy.rows.reference import category_of, read_rows, sampled
+from kernbench.accuracy.rows.forms import Category, form_of
+from kernbench.accuracy.rows.reference import read_rows, sampled
 from kernbench.errors import UsageError
 from validation.predictors.registry import make_predictor
 
@@ -38,7 +38,7 @@ def test_a_row_has_its_category_shape_and_place(tmp_path: Path) -> None:
 )
 def test_the_category_follows_from_the_columns(columns: str, category: Category) -> None:
     common = ["device", "op", "dtype", "time_us", "source"]
-    assert category_of("x.csv", [*columns.split(","), *common]) is category
+    assert form_of("x.csv", {*columns.split(","), *common}).category is category
 
 
 @pytest.mark.parametrize(

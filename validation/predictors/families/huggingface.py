@@ -7,11 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kernbench.accuracy.rows import Row
-from validation.predictors.families.chosen import (
-    A100_40G,
-    ChosenProgram,
-    is_compiled,
-)
+from validation.predictors.families.chosen import A100_40G, ChosenProgram, is_compiled
 from validation.programs import Program, ProgramError, loop
 
 _NEEDS = ("transformers",)
@@ -63,10 +59,7 @@ def vision_forward(row: Row, programs: Path) -> ChosenProgram:
         if mode is None:
             raise ProgramError(f"no mode of torch.compile in {row.fields['compile']!r}")
         program = replace(
-            program,
-            args=(*program.args, mode.group(1)),
-            changes=_WITHOUT_LAYOUTS,
-            is_compiled=True,
+            program, args=(*program.args, mode.group(1)), changes=_WITHOUT_LAYOUTS, is_compiled=True
         )
         return ChosenProgram(program=program, conditions=_FIRST_GRAPHS, runs_hot=True)
     return ChosenProgram(program=program, runs_hot=True)

@@ -8,11 +8,7 @@ from typing import Any
 import yaml
 
 from kernbench.accuracy.rows import Row
-from validation.predictors.families.chosen import (
-    A100_80G,
-    ChosenProgram,
-    num_nodes,
-)
+from validation.predictors.families.chosen import A100_80G, ChosenProgram, num_nodes
 from validation.programs import Program, ProgramError, folder_of, loop
 
 COMMIT = "d98e8a6"

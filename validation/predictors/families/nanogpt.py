@@ -6,11 +6,7 @@ import re
 from pathlib import Path
 
 from kernbench.accuracy.rows import Row
-from validation.predictors.families.chosen import (
-    A100_80G,
-    ChosenProgram,
-    is_compiled,
-)
+from validation.predictors.families.chosen import A100_80G, ChosenProgram, is_compiled
 from validation.programs import LOOPS, Program, ProgramError, folder_of
 
 _COMMIT = re.compile(r"git checkout (\w+)")

@@ -9,11 +9,7 @@ from pathlib import Path
 
 from kernbench.accuracy.rows import Row
 from kernbench.torch_bridge import KERNELS_VARIABLE
-from validation.predictors.families.chosen import (
-    A100_80G,
-    ChosenProgram,
-    is_compiled,
-)
+from validation.predictors.families.chosen import A100_80G, ChosenProgram, is_compiled
 from validation.programs import Program, ProgramError, loop
 
 _NEEDS = ("timm",)
@@ -191,10 +187,7 @@ _BATCHES_IN_TRAINING = {
 _TRAINED_ON = ("A100", "V100 16GB", "V100 32GB")
 _TOGETHER = {"resnet50": 2048, "efficientnet": 4096}
 """Pictures that the optimizer takes together; of other networks 1,024."""
-_FEWER_TOGETHER = {
-    ("resnet50", 112): 896,
-    ("se-resnext101-32x4d", 112): 896,
-}
+_FEWER_TOGETHER = {("resnet50", 112): 896, ("se-resnext101-32x4d", 112): 896}
 """The same, where a batch does not divide them."""
 _STARVED = ("efficientnet-b4", "efficientnet-widese-b0", "efficientnet-widese-b4")
 """What one V100 of 32 GB trained at a seventeenth of the rate of eight, as the source's table says

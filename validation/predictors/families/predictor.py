@@ -10,11 +10,7 @@ from pathlib import Path
 from kernbench.accuracy.rows import Answer, Machines, Ran, Row
 from kernbench.errors import KernbenchError
 from kernbench.hardware import Machine, changed_machine
-from validation.predictors.families.chosen import (
-    ChosenProgram,
-    is_compiled,
-    num_nodes,
-)
+from validation.predictors.families.chosen import ChosenProgram, is_compiled, num_nodes
 from validation.programs import KeptAnswers, ProgramError, ProgramFiles, ProgramRunner
 from validation.sources.training_clocks import training_clocks
 

@@ -12,11 +12,7 @@ from pathlib import Path
 
 from kernbench.accuracy.rows import Row
 from kernbench.plans import PROGRAM
-from validation.predictors.families.chosen import (
-    ChosenProgram,
-    is_compiled,
-    num_nodes,
-)
+from validation.predictors.families.chosen import ChosenProgram, is_compiled, num_nodes
 from validation.programs import Program, ProgramError, folder_of, loop
 
 _MPT = ("layers", "hidden", "heads", "ffn", "vocab", "seq_len", "local_batch", "grad_accum")

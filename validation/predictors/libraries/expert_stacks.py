@@ -43,11 +43,7 @@ class ExpertStack:
 
 
 def _stack(
-    has: str,
-    kernels: MoeKernels,
-    others: Others = Others.TAKEN_OUT,
-    *,
-    own_tokens: bool = False,
+    has: str, kernels: MoeKernels, others: Others = Others.TAKEN_OUT, *, own_tokens: bool = False
 ) -> ExpertStack:
     return ExpertStack(has=has, kernels=kernels, others=others, own_tokens=own_tokens)
 

@@ -18,11 +18,7 @@ from kernbench.library_kernels import (
     recurrent_decode,
     sequence_convolution,
 )
-from validation.predictors.library_rows import (
-    LibraryPredictor,
-    MeasuredKernels,
-    NotModeledError,
-)
+from validation.predictors.library_rows import LibraryPredictor, MeasuredKernels, NotModeledError
 from validation.sources.harness import CHUNK_LIST_HOSTS, KDA_CONVOLUTION_HOSTS
 
 

@@ -18,15 +18,8 @@ from kernbench.library_kernels import (
     latent_decode,
     stream,
 )
-from validation.predictors.libraries.mla_modules import (
-    after_attention,
-    before_attention,
-)
-from validation.predictors.library_rows import (
-    LibraryPredictor,
-    MeasuredKernels,
-    NotModeledError,
-)
+from validation.predictors.libraries.mla_modules import after_attention, before_attention
+from validation.predictors.library_rows import LibraryPredictor, MeasuredKernels, NotModeledError
 from validation.sources.harness import MLA_HOSTS, MLA_MODULE_HOSTS
 
 _LATENT, _ROPE = 512, 64
@@ -96,9 +89,7 @@ class MlaPredictor(LibraryPredictor):
         if make is None:
             raise NotModeledError(f"no kernel for {row.op}")
         return MeasuredKernels(
-            kernels=make(row, machine),
-            machine=machine,
-            least_us=_host_us(row, machine),
+            kernels=make(row, machine), machine=machine, least_us=_host_us(row, machine)
         )
 
 

@@ -19,11 +19,7 @@ from kernbench.library_kernels import (
     quantize_rows,
     stream,
 )
-from validation.predictors.libraries.products import (
-    OPERANDS,
-    gemm_kernel,
-    kernel_name,
-)
+from validation.predictors.libraries.products import OPERANDS, gemm_kernel, kernel_name
 
 _HIDDEN, _QUERY_RANK = 7168, 1536
 _LATENT, _ROPE, _NOPE, _VALUE = 512, 64, 128, 128

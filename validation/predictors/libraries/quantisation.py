@@ -12,11 +12,7 @@ from kernbench.library_kernels import (
     scale_and_quantize_rows,
     stream,
 )
-from validation.predictors.library_rows import (
-    LibraryPredictor,
-    MeasuredKernels,
-    NotModeledError,
-)
+from validation.predictors.library_rows import LibraryPredictor, MeasuredKernels, NotModeledError
 
 OPERATIONS = ("computescale", "scale_matrix")
 

@@ -22,12 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from validation.programs.loops.classification import (
-    CLASSES,
-    NETWORKS,
-    SMOOTHING,
-    batches,
-)
+from validation.programs.loops.classification import CLASSES, NETWORKS, SMOOTHING, batches
 from validation.programs.loops.timing import say
 
 SHARE = 0.5

@@ -32,10 +32,7 @@ OTHERS = 128
 # have that their class's own has not.
 CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "AllenaiLongformerBase": ("LongformerForMaskedLM", {"max_position_embeddings": 4098}),
-    "CamemBert": (
-        "CamembertForMaskedLM",
-        {"vocab_size": 32005, "max_position_embeddings": 514},
-    ),
+    "CamemBert": ("CamembertForMaskedLM", {"vocab_size": 32005, "max_position_embeddings": 514}),
     "DistillGPT2": ("GPT2LMHeadModel", {"n_layer": 6}),
     "GoogleFnet": ("FNetForMaskedLM", {}),
     "Reformer": ("ReformerForMaskedLM", {"is_decoder": False}),

@@ -30,10 +30,7 @@ def beit() -> tuple[Any, tuple[int, int]]:
     from transformers import BeitConfig, BeitForImageClassification
 
     config = BeitConfig(
-        image_size=224,
-        use_relative_position_bias=True,
-        use_mask_token=False,
-        num_labels=21841,
+        image_size=224, use_relative_position_bias=True, use_mask_token=False, num_labels=21841
     )
     return _built(BeitForImageClassification, config), (224, 224)
 

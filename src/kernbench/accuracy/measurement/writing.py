@@ -21,10 +21,7 @@ _STREAMS = {"add": 3, "mul": 3, "silu_mul": 3, "add_rmsnorm": 4}
 
 
 def write_rows(
-    folder: str | Path,
-    device: str,
-    measured: Iterable[Measured],
-    inputs: Iterable[str | Path] = (),
+    folder: str | Path, device: str, measured: Iterable[Measured], inputs: Iterable[str | Path] = ()
 ) -> list[Path]:
     """Write ``gemm.csv`` and ``membound.csv`` and return those that have rows.
 

@@ -8,14 +8,7 @@ from dataclasses import dataclass
 from hashlib import md5
 from pathlib import Path
 
-from kernbench.accuracy.rows.forms import (
-    FORMS,
-    Category,
-    Form,
-    form_of,
-    text_of,
-    time_of,
-)
+from kernbench.accuracy.rows.forms import FORMS, Category, Form, form_of, text_of, time_of
 from kernbench.errors import UsageError
 from kernbench.inputs import opened_csv
 
@@ -140,15 +133,6 @@ def _dtype_of(form: Form, fields: Mapping[str, str]) -> str:
 
 def _hash(row: Row) -> int:
     return int(md5(str(row).encode()).hexdigest(), 16)
-
-
-def category_of(file: str, columns: Iterable[str]) -> Category:
-    """Return the category of the rows of a file with these columns.
-
-    Raises:
-        UsageError: A column that every file needs is missing, or the columns match no category.
-    """
-    return form_of(file, set(columns)).category
 
 
 def _read(file: str, reader: csv.DictReader[str]) -> Iterable[Row]:

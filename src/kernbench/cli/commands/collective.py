@@ -177,8 +177,6 @@ def _way(chosen: Choice) -> str:
 
 
 def _reason(chosen: Choice) -> str:
-    return {
-        "name": "as asked",
-        "only one": "the only way",
-        "nccl": "NCCL's choice",
-    }.get(chosen.chosen_by, f"chosen by {chosen.chosen_by}")
+    return {"name": "as asked", "only one": "the only way", "nccl": "NCCL's choice"}.get(
+        chosen.chosen_by, f"chosen by {chosen.chosen_by}"
+    )

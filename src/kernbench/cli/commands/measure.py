@@ -51,11 +51,7 @@ def _measure(
     Writes CSV files that validate and calibrate read. Needs PyTorch with CUDA beside kernbench.
     """
     options = MeasureOptions(
-        out=out,
-        device=device,
-        dtype=dtype,
-        gemm=tuple(gemm or ()),
-        shapes=tuple(shapes or ()),
+        out=out, device=device, dtype=dtype, gemm=tuple(gemm or ()), shapes=tuple(shapes or ())
     )
     measure(options)
 

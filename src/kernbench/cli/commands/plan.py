@@ -46,8 +46,7 @@ class PlanOptions:
     devices: Annotated[int, typer.Option(min=1, help="How many of them.")]
     trains: Annotated[bool, typer.Option("--train/--serve", help="What they do.")] = True
     batch: Annotated[
-        int | None,
-        typer.Option(min=1, help="Sequences of a step [default: one per device]."),
+        int | None, typer.Option(min=1, help="Sequences of a step [default: one per device].")
     ] = None
     seq: Annotated[int, typer.Option(min=1, help="Tokens of a sequence, or of a prompt.")] = 4096
     new_tokens: Annotated[
@@ -65,8 +64,7 @@ class PlanOptions:
         ),
     ] = None
     run: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, help="Of how many of the best the programs are run."),
+        int, typer.Option(metavar="N", min=0, help="Of how many of the best the programs are run.")
     ] = 12
     compile: Annotated[
         bool, typer.Option("--compile", help="Compile the layers of those programs.")

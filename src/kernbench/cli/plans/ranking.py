@@ -163,10 +163,7 @@ def run_best(
         raise UsageError(f"no program of the {len(best)} best layouts ran: {failed[0]}")
     ran.sort(key=lambda each: (GOALS[goal](each) or 0.0, each.seconds))
     return replace(
-        ranking,
-        timed=[*ran, *others],
-        failed=[*ranking.failed, *failed],
-        notes=programs.remarks(),
+        ranking, timed=[*ran, *others], failed=[*ranking.failed, *failed], notes=programs.remarks()
     )
 
 

@@ -21,12 +21,7 @@ from typing import NamedTuple
 
 import kernbench
 from kernbench.cli.programs.bench_file import shipped_folder
-from kernbench.errors import (
-    CheckFailedError,
-    InternalError,
-    KernbenchError,
-    is_host_exhausted,
-)
+from kernbench.errors import CheckFailedError, InternalError, KernbenchError, is_host_exhausted
 
 MOST_FRAMES = 6
 MOST_CAUSES = 4

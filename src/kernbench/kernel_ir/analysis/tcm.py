@@ -9,11 +9,7 @@ from dataclasses import dataclass, replace
 from kernbench.commands import SourceLine
 from kernbench.kernel_ir.analysis.live_tiles import LiveTiles, is_structured, most_at_once
 from kernbench.kernel_ir.analysis.matrix_units import MatrixUnit, matrix_unit
-from kernbench.kernel_ir.analysis.pipelining import (
-    DOTS,
-    num_stages_of,
-    pipelined_loads,
-)
+from kernbench.kernel_ir.analysis.pipelining import DOTS, num_stages_of, pipelined_loads
 from kernbench.kernel_ir.analysis.registers import NO_REGISTERS, RegisterUse, register_use
 from kernbench.kernel_ir.text.ir import Function, Module, Op, Type, Value
 

@@ -47,16 +47,7 @@ from kernbench.kernel_ir.evaluation.values import (
     SharedBuffer,
     to_operand,
 )
-from kernbench.kernel_ir.text.ir import (
-    Block,
-    Function,
-    Module,
-    Op,
-    Parameter,
-    Region,
-    Type,
-    Value,
-)
+from kernbench.kernel_ir.text.ir import Block, Function, Module, Op, Parameter, Region, Type, Value
 
 _TERMINATORS = frozenset(
     {

@@ -141,14 +141,7 @@ class _RolledLoop:
                 out = replace(out, gather=result) if isinstance(out, Pointer) else result
             results.append(out)
         run.commands.append(
-            Loop(
-                self.loop_id,
-                self.trip_count,
-                body,
-                tuple(carried),
-                stages,
-                op.line,
-            )
+            Loop(self.loop_id, self.trip_count, body, tuple(carried), stages, op.line)
         )
         return results
 

@@ -189,8 +189,7 @@ class SharedMemory:
             content = self.contents.get((alloc, number))
             if content is None:
                 raise run.unsupported(
-                    op,
-                    f"it reads shared memory of {alloc.line} that nothing was written to before",
+                    op, f"it reads shared memory of {alloc.line} that nothing was written to before"
                 )
             return content
         frame = self.frames[depth - 1]

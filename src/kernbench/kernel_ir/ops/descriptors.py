@@ -98,8 +98,7 @@ def _make_descriptor(run: Evaluator, op: Op) -> None:
     parts = tuple(run.integer(op, index) for index in range(1, 1 + 2 * rank))
     nan = op.attrs.get("padding") in _PADS_WITH_NAN
     run.set(
-        op.results[0],
-        Descriptor(base, parts[:rank], parts[rank:], block.shape, block.dtype, nan),
+        op.results[0], Descriptor(base, parts[:rank], parts[rank:], block.shape, block.dtype, nan)
     )
 
 
@@ -154,8 +153,7 @@ def _make_block_pointer(run: Evaluator, op: Op) -> None:
     parts = tuple(run.integer(op, index) for index in range(1, 1 + 3 * rank))
     lengths, strides, origin = parts[:rank], parts[rank : 2 * rank], parts[2 * rank :]
     run.set(
-        op.results[0],
-        Descriptor(base, lengths, strides, block.shape, block.dtype, False, origin),
+        op.results[0], Descriptor(base, lengths, strides, block.shape, block.dtype, False, origin)
     )
 
 

@@ -50,11 +50,7 @@ from kernbench.kernel_time.costs.listed_addresses import listed
 from kernbench.kernel_time.costs.lookup_tables import Lookups, capped
 from kernbench.kernel_time.costs.shared_cache import stay_for_launch
 from kernbench.kernel_time.program.origins import is_loaded
-from kernbench.kernel_time.program.timed_plan import (
-    CommandSite,
-    ProgramPlan,
-    build_program_plan,
-)
+from kernbench.kernel_time.program.timed_plan import CommandSite, ProgramPlan, build_program_plan
 
 Array = npt.NDArray[Any]
 Dims = tuple[int, ...]
@@ -319,11 +315,7 @@ class GroupSplit:
         return tuple(count for loop, count in trips.items() if loop_dim(loop) in dims)
 
     def _traffic(
-        self,
-        site: CommandSite,
-        moved: Moved,
-        count: int,
-        trips: Mapping[int, int],
+        self, site: CommandSite, moved: Moved, count: int, trips: Mapping[int, int]
     ) -> Traffic:
         dims, each = moved
         lengths = {loop_dim(loop.loop_id): _trips(loop, trips) for loop in site.loops}

@@ -38,11 +38,7 @@ from kernbench.kernel_time.launch.multiprocessors import BlockTimes
 from kernbench.kernel_time.launch.paces import Pace, Paces, PeTiming, busy_ps, own_ps
 from kernbench.kernel_time.launch.residency import place_blocks
 from kernbench.kernel_time.program.pipeline import PipelineTimes
-from kernbench.kernel_time.program.timed_plan import (
-    ProgramPlan,
-    with_late_loads,
-    with_one_engine,
-)
+from kernbench.kernel_time.program.timed_plan import ProgramPlan, with_late_loads, with_one_engine
 
 Array = npt.NDArray[Any]
 
@@ -321,11 +317,7 @@ def _in_lock_step(groups: list[GroupWaves]) -> int | None:
 
 
 def _as_blocks(
-    groups: list[GroupWaves],
-    owner: Callable[[], Array],
-    num_pes: int,
-    room: int,
-    dispatch_ps: int,
+    groups: list[GroupWaves], owner: Callable[[], Array], num_pes: int, room: int, dispatch_ps: int
 ) -> int:
     """Begin each program as soon as a multiprocessor has room for it, one after the other."""
     columns = [

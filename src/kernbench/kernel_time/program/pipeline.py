@@ -152,11 +152,7 @@ class PipelineRun(PeQueues):
     """One program's run through the queues of its PE, loops included."""
 
     def __init__(
-        self,
-        plan: ProgramPlan,
-        times: SiteTimes,
-        jump: bool,
-        trips: Mapping[int, int] = ONE_PATH,
+        self, plan: ProgramPlan, times: SiteTimes, jump: bool, trips: Mapping[int, int] = ONE_PATH
     ) -> None:
         super().__init__(len(plan.sites), plan.num_slots, times.occupancy_ps, times.latency_ps)
         self.plan = plan

@@ -178,10 +178,7 @@ class StrandLog:
             make_rows=self._columns,
             given=given,
             bound_ps=max(gemm_ps, sip.hbm_stream_ps(hbm_bytes)),
-            comm_ps=exposed_ps(
-                *_bounds(self._communication),
-                *_bounds(self._work),
-            ),
+            comm_ps=exposed_ps(*_bounds(self._communication), *_bounds(self._work)),
             # How long it takes depends on others: a cap does not slow it down.
             energy_pj=pace_of(uncapped(sip.power), work, taken_ps, 0).energy_pj,
         )

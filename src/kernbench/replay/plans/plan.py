@@ -53,9 +53,7 @@ class Plan:
             self._straight = Straight.of(self.groups, self._ranges_stored(), self.pointer_params)
 
     def run(
-        self,
-        params: Sequence[PointerArg | float | int | None],
-        outside: OutsideReads | None = None,
+        self, params: Sequence[PointerArg | float | int | None], outside: OutsideReads | None = None
     ) -> None:
         """Execute the kernel on the buffers that ``params`` point into.
 

@@ -47,10 +47,7 @@ class Frame:
     )
 
     def __init__(
-        self,
-        pointers: dict[int, PointerArg],
-        memory: dict[int, Array],
-        origin: dict[int, int],
+        self, pointers: dict[int, PointerArg], memory: dict[int, Array], origin: dict[int, int]
     ) -> None:
         self.pointers = pointers
         self.memory = memory

@@ -307,10 +307,7 @@ class _ProfileWriter:
     def _stream_wait(
         self, command: RankCommand, number: int, record: int, before: RankCommand
     ) -> _Event:
-        more = {
-            "wait_on_stream": self._stream(before),
-            "wait_on_cuda_event_record_corr_id": record,
-        }
+        more = {"wait_on_stream": self._stream(before), "wait_on_cuda_event_record_corr_id": record}
         times = (command.start_ps, command.start_ps)
         return self._sync("Stream Wait Event", command, times, number, more)
 

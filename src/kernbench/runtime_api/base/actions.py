@@ -224,11 +224,7 @@ class Keeper:
         key = (template, command.sip_id)
         work = self.work(key, lambda: {"kind": "transfer", **_moved(template, command.sip_id)})
         self.makes(
-            command,
-            Action.TRANSFER,
-            work,
-            self.number_of(command.addresses),
-            self.stream(queue),
+            command, Action.TRANSFER, work, self.number_of(command.addresses), self.stream(queue)
         )
 
     def arrives(
@@ -255,8 +251,7 @@ class Keeper:
         key = (signature, part.sent, part.taken, part.called, part.sip_id, site, position,
                channel, stream)  # fmt: skip
         work = self.work(
-            key,
-            lambda: {"has_host": has_host, **_part(part, site, position, channel, stream)},
+            key, lambda: {"has_host": has_host, **_part(part, site, position, channel, stream)}
         )
         self.makes(part, _ARRIVE, number, work, self.number_of(spans))
 

@@ -64,10 +64,7 @@ class _Timeline:
         return self.awaited if self.newest is None else [self.newest, *self.awaited]
 
     def next(
-        self,
-        after: Iterable[Clock],
-        where: str = "",
-        asked: Iterable[tuple[Clock, Clock]] = (),
+        self, after: Iterable[Clock], where: str = "", asked: Iterable[tuple[Clock, Clock]] = ()
     ) -> Clock:
         """Return the clock of a new operation, which follows those before and ``after``."""
         index = 0 if self.newest is None else self.newest.index + 1

@@ -196,10 +196,7 @@ class Run:
         stream.submit(command)
 
     def submit(
-        self,
-        command: DeviceCommand,
-        writes: View | None = None,
-        reads: View | None = None,
+        self, command: DeviceCommand, writes: View | None = None, reads: View | None = None
     ) -> DeviceCommand:
         """Enqueue a fill or a copy on its SIP's stream; costs the host time of a launch.
 

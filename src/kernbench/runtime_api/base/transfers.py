@@ -83,11 +83,7 @@ class Write(DeviceCommand):
     template_name: Literal["fill", "copy_from_host"]
 
     def __init__(
-        self,
-        run: Run,
-        target: Buffer,
-        size_bytes: int,
-        record: Record | None = None,
+        self, run: Run, target: Buffer, size_bytes: int, record: Record | None = None
     ) -> None:
         template = run.transfers.build(self.template_name, target.sip_id, size_bytes)
         super().__init__(run, target.sip_id, template, target, (target.address,), record)
@@ -118,12 +114,7 @@ class DeviceCopy(DeviceCommand):
     """Copy ``size_bytes`` inside one SIP's HBM."""
 
     def __init__(
-        self,
-        run: Run,
-        target: Buffer,
-        source: Buffer,
-        size_bytes: int,
-        record: Record,
+        self, run: Run, target: Buffer, source: Buffer, size_bytes: int, record: Record
     ) -> None:
         template = run.transfers.build("copy", target.sip_id, size_bytes)
         addresses = (source.address, target.address)

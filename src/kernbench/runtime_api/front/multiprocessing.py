@@ -10,13 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernbench.clock import Carrier, Rank, Timer, on_greenlet, raised_at, wait_line
-from kernbench.errors import (
-    DeadlockError,
-    RankDiedError,
-    RankFailedError,
-    UsageError,
-    exit_call,
-)
+from kernbench.errors import DeadlockError, RankDiedError, RankFailedError, UsageError, exit_call
 from kernbench.lazy import LAZY_HELP, lazy_kind, refuse_lazy_result
 from kernbench.runtime_api.base.rank_state import RankState
 

@@ -84,10 +84,7 @@ class Player:
     """A run that does what another one did."""
 
     def __init__(
-        self,
-        context: RuntimeContext,
-        actions: Actions,
-        template_of: Callable[[int], Template],
+        self, context: RuntimeContext, actions: Actions, template_of: Callable[[int], Template]
     ) -> None:
         self.context, self.run = context, context.run
         self.template_of = template_of

@@ -98,11 +98,7 @@ def _place(run: Run, name: str, what: str, given: Any, state: RankState, host: H
 
 
 def check_race(
-    kernel: KernelEntry,
-    index: int,
-    tensor: Tensor | Place,
-    span: tuple[int, int],
-    writes: bool,
+    kernel: KernelEntry, index: int, tensor: Tensor | Place, span: tuple[int, int], writes: bool
 ) -> None:
     """Refuse a launch that touches bytes ``span`` of a buffer while a collective uses them.
 
@@ -118,11 +114,7 @@ def check_race(
 
 
 def refuse_out_of_bounds(
-    engine: KernelEngine,
-    plan: KernelPlan,
-    index: int,
-    tensor: Tensor | Place,
-    state: RankState,
+    engine: KernelEngine, plan: KernelPlan, index: int, tensor: Tensor | Place, state: RankState
 ) -> None:
     """Refuse a launch that would leave a tensor's memory, and name the first offender.
 

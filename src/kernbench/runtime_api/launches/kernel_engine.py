@@ -53,10 +53,7 @@ class KernelEngine:
     """Plans, times and executes kernels on one machine."""
 
     def __init__(
-        self,
-        machine: Machine,
-        tf32: Tf32 = Tf32.ROUND,
-        outside: OutsideReads | None = None,
+        self, machine: Machine, tf32: Tf32 = Tf32.ROUND, outside: OutsideReads | None = None
     ) -> None:
         self._machine = machine
         self.tf32 = tf32

@@ -36,12 +36,7 @@ if TYPE_CHECKING:
     from kernbench.op_log import Template
     from kernbench.runtime_api.base.rank_state import RankState
     from kernbench.runtime_api.base.run import Run
-    from kernbench.runtime_api.launches.kernel_engine import (
-        Arguments,
-        Grid,
-        KernelEngine,
-        Policies,
-    )
+    from kernbench.runtime_api.launches.kernel_engine import Arguments, Grid, KernelEngine, Policies
     from kernbench.runtime_api.launches.kernel_plan import KernelEntry
 
 

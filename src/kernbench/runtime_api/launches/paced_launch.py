@@ -384,11 +384,7 @@ class PacedLaunch(StreamCommand):
         return outcome.done_ps
 
     def _arrive(
-        self,
-        effect: Callable[[], None],
-        command: Transfer,
-        spans: Sequence[Span],
-        heard: Heard,
+        self, effect: Callable[[], None], command: Transfer, spans: Sequence[Span], heard: Heard
     ) -> None:
         """Make a write visible."""
         self._num_in_flight -= 1

@@ -26,13 +26,7 @@ from kernbench.runtime_api.memory.views import (
 )
 from kernbench.runtime_api.tensors import tensor_reads, tensor_views, tensor_writes
 from kernbench.runtime_api.tensors.device import Device, sip_of_device
-from kernbench.runtime_api.tensors.operators import (
-    binary,
-    method_of,
-    operators,
-    reflected,
-    unary,
-)
+from kernbench.runtime_api.tensors.operators import binary, method_of, operators, reflected, unary
 
 if TYPE_CHECKING:
     from kernbench.memory import Buffer, Layout

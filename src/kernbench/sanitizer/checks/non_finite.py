@@ -10,13 +10,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import (
-    Command,
-    Gemm,
-    Math,
-    Operand,
-    Splat,
-)
+from kernbench.commands import Command, Gemm, Math, Operand, Splat
 from kernbench.errors import NonFiniteError, NonFiniteWarning
 from kernbench.replay import Chunks, Frame, GroupPlan, Step, operands, results
 from kernbench.sanitizer.accesses import WatchedAccess

@@ -14,14 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import (
-    Access,
-    Atomic,
-    DmaRead,
-    KernelTrace,
-    Transfer,
-    access_of,
-)
+from kernbench.commands import Access, Atomic, DmaRead, KernelTrace, Transfer, access_of
 from kernbench.errors import DataRaceError
 from kernbench.kernel_ir import ABSOLUTE, Module, written_params
 from kernbench.memory import Buffer

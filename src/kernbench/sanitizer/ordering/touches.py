@@ -28,13 +28,7 @@ from kernbench.replay import PointerArg, atomic_name
 from kernbench.sanitizer.facts.lanes import mark_written
 from kernbench.sanitizer.facts.launch import element
 from kernbench.sanitizer.facts.order import Clock
-from kernbench.sanitizer.facts.spans import (
-    Spans,
-    access_spans,
-    covers,
-    first_common,
-    flagged_spans,
-)
+from kernbench.sanitizer.facts.spans import Spans, access_spans, covers, first_common, flagged_spans
 
 Array = npt.NDArray[Any]
 

@@ -21,11 +21,7 @@ from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.compiling import COMPILING, Views
 from kernbench.torch_bridge.processes.process import HERE
-from kernbench.torch_bridge.processes.python_calls import (
-    FRAMES_OF_FUNCTION,
-    IN_THREAD,
-    ThreadCalls,
-)
+from kernbench.torch_bridge.processes.python_calls import FRAMES_OF_FUNCTION, IN_THREAD, ThreadCalls
 
 _OF_DEVICE = "device_of("
 """What guards of the bridge say, which a GPU build has in those of tensors."""

@@ -86,10 +86,7 @@ def install(patches: Patches) -> None:
     kernels = _Kernels(patches)
     patches.set_all(
         torch,
-        {
-            "set_autocast_enabled": kernels.set_enabled,
-            "clear_autocast_cache": _clear_both_caches,
-        },
+        {"set_autocast_enabled": kernels.set_enabled, "clear_autocast_cache": _clear_both_caches},
     )
 
 

@@ -130,11 +130,7 @@ def _statistics(device: Any = None) -> dict[str, Any]:
 
 
 def _by_pool(amount: Amount) -> dict[str, dict[str, int]]:
-    return {
-        "all": _entries(amount),
-        "small_pool": _entries(_NONE),
-        "large_pool": _entries(_NONE),
-    }
+    return {"all": _entries(amount), "small_pool": _entries(_NONE), "large_pool": _entries(_NONE)}
 
 
 def _entries(amount: Amount) -> dict[str, int]:

@@ -31,8 +31,7 @@ _TORCH = f"{Path(torch.__file__).parent}/"
 _dlpack = torch.Tensor.__dlpack__
 _to_tensor = torch.utils.dlpack.from_dlpack
 _POOLS = dict.fromkeys(
-    ("MemPool", "use_mem_pool"),
-    "the allocator's model has one pool per stream; leave the pool out",
+    ("MemPool", "use_mem_pool"), "the allocator's model has one pool per stream; leave the pool out"
 )
 _PARALLEL = (
     "torch.nn.DataParallel needs CUDA's threads and copies; wrap the model in "

@@ -14,12 +14,7 @@ from kernbench.hardware import MachineSpec
 from kernbench.torch_bridge.base.arguments import checked
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device import rng, streams
-from kernbench.torch_bridge.placement.names import (
-    DEVICE_TYPE,
-    current_index,
-    sip_of,
-    with_index,
-)
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE, current_index, sip_of, with_index
 from kernbench.torch_bridge.processes.process import current
 
 _ARCHITECTURE = 90

@@ -97,10 +97,7 @@ class TorchLauncher(KernelLauncher):
                 self.record(plan, params, launched, state.tuned)()
             else:
                 follow_launch(
-                    plan,
-                    params,
-                    state.sip_id,
-                    lambda known: self.record(plan, known, launched)(),
+                    plan, params, state.sip_id, lambda known: self.record(plan, known, launched)()
                 )
         if not process.is_replaying:
             process.host.owe_triton(len(args))

@@ -14,12 +14,7 @@ import torch.fx.interpreter
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from kernbench.torch_bridge.base.operations import (
-    OF_INDICES,
-    PLAIN,
-    Operation,
-    holds_memory,
-)
+from kernbench.torch_bridge.base.operations import OF_INDICES, PLAIN, Operation, holds_memory
 from kernbench.torch_bridge.base.refusals import MixedDevicesError
 from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.in_use import check_use

@@ -38,11 +38,7 @@ def _leave_out_compiler(module: ModuleType, patches: Patches) -> None:
 
 def _measure_in_modeled_time(module: ModuleType, patches: Patches) -> None:
     """Let its autotuner ask for modeled times; a version without a function has it otherwise."""
-    ours = {
-        "do_bench": _bench,
-        "interleaved_bench": _bench_several,
-        "compute_repeat": _repeat_once,
-    }
+    ours = {"do_bench": _bench, "interleaved_bench": _bench_several, "compute_repeat": _repeat_once}
     patches.set_all(module, {name: made for name, made in ours.items() if hasattr(module, name)})
 
 

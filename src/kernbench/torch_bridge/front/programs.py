@@ -53,12 +53,7 @@ from kernbench.torch_bridge.python.endings import leave, live
 from kernbench.torch_bridge.python.loggers import ProcessLoggers
 from kernbench.torch_bridge.python.modules import ProcessModules
 from kernbench.torch_bridge.python.packages import Packages
-from kernbench.torch_bridge.python.rank_threads import (
-    RankThreads,
-    interrupt,
-    show_daemon,
-    starting,
-)
+from kernbench.torch_bridge.python.rank_threads import RankThreads, interrupt, show_daemon, starting
 from kernbench.triton_backend import activate, announced_target, around_launches
 
 if TYPE_CHECKING:

@@ -156,11 +156,7 @@ class AcceleratorGraph(CUDAGraph):
     """``torch.accelerator.Graph``: captures what is launched within its block."""
 
     def __init__(
-        self,
-        keep_graph: bool = False,
-        *,
-        pool: Any = None,
-        capture_error_mode: str = "default",
+        self, keep_graph: bool = False, *, pool: Any = None, capture_error_mode: str = "default"
     ) -> None:
         super().__init__(keep_graph)
         self.graph_pool = pool

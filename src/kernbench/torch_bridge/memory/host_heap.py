@@ -23,9 +23,7 @@ class HostHeap:
     """Looks, as ranks take turns, at how large the process is."""
 
     def __init__(
-        self,
-        size_bytes: Callable[[], int] | None = None,
-        trim: Callable[[], object] | None = None,
+        self, size_bytes: Callable[[], int] | None = None, trim: Callable[[], object] | None = None
     ) -> None:
         self._size_bytes = size_bytes or _resident_bytes
         self._trim = trim or _trim()

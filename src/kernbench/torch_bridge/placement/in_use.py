@@ -10,11 +10,7 @@ from torch import Tensor
 
 from kernbench.errors import UsageError
 from kernbench.memory import Phase
-from kernbench.torch_bridge.placement.residence import (
-    Residence,
-    known_residence,
-    settle,
-)
+from kernbench.torch_bridge.placement.residence import Residence, known_residence, settle
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import Part

@@ -10,17 +10,8 @@ from torch import Tensor
 from kernbench.torch_bridge.base.host_parts import HostPart
 from kernbench.torch_bridge.base.host_times import HostTimes
 from kernbench.torch_bridge.base.modes import NO_BACKWARD, graph_task
-from kernbench.torch_bridge.processes.host import (
-    Disturbed,
-    DisturbedHost,
-    Host,
-    disturb_host,
-)
-from kernbench.torch_bridge.processes.python_calls import (
-    FRAMES_OF_FUNCTION,
-    IN_THREAD,
-    PythonCalls,
-)
+from kernbench.torch_bridge.processes.host import Disturbed, DisturbedHost, Host, disturb_host
+from kernbench.torch_bridge.processes.python_calls import FRAMES_OF_FUNCTION, IN_THREAD, PythonCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable

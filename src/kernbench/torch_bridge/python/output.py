@@ -124,10 +124,7 @@ class NodeLogs:
 
 
 def install(
-    patches: Patches,
-    shown: Collection[int] | None,
-    with_rank: bool,
-    log_dir: Path | None = None,
+    patches: Patches, shown: Collection[int] | None, with_rank: bool, log_dir: Path | None = None
 ) -> None:
     """Replace ``sys.stdout`` and ``sys.stderr`` during a run."""
     if shown is None and not with_rank and log_dir is None:

@@ -123,13 +123,6 @@ def end_daemons(process: Process) -> None:
     process.threads.clear()
 
 
-def end_thread(thread: threading.Thread) -> None:
-    """Abort a thread of a simulated process where it waits."""
-    started = _rank_thread_of(thread)
-    if started is not None and started.rank is not None and started.rank.alive:
-        started.rank.abort()
-
-
 def _run_as_thread(run: Callable[[], None], thread: threading.Thread) -> None:
     try:
         run()

@@ -65,14 +65,7 @@ class SharedObjects(managers.SyncManager):
         pass
 
 
-SHARED_OBJECTS = (
-    SharedDict,
-    SharedList,
-    SharedArray,
-    SharedObjects,
-    managers.Namespace,
-    _Value,
-)
+SHARED_OBJECTS = (SharedDict, SharedList, SharedArray, SharedObjects, managers.Namespace, _Value)
 """Types of objects that ranks share instead of copying."""
 
 

@@ -38,10 +38,7 @@ class Definition:
         return out, sums, largest
 
     def gradients(
-        self,
-        operands: Sequence[Tensor],
-        learned: Sequence[Tensor],
-        outer: Sequence[Tensor | None],
+        self, operands: Sequence[Tensor], learned: Sequence[Tensor], outer: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
         """Return the gradients of query, key, value and ``learned``.
 

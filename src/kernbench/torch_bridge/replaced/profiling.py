@@ -56,10 +56,7 @@ class SimulatedProfile:
 
     def _start_trace(self) -> None:
         process = current()
-        self._start = (
-            len(process.session.run.op_log.host_spans),
-            len(process.ranges.ended),
-        )
+        self._start = (len(process.session.run.op_log.host_spans), len(process.ranges.ended))
         if not self._accumulates:
             self._events, self._parts = [], []
 

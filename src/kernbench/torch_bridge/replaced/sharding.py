@@ -25,12 +25,7 @@ from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.processes.call_counts import (
-    Shared,
-    once_for_all,
-    owe_shared,
-    unseen,
-)
+from kernbench.torch_bridge.processes.call_counts import Shared, once_for_all, owe_shared, unseen
 from kernbench.torch_bridge.processes.compiling import COMPILING
 
 # Others may hold data of the rank that made them.

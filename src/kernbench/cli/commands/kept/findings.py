@@ -21,8 +21,7 @@ class FindingsOptions(given.RangeOptions):
 
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
     markdown: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|-", help="Write them as Markdown; - is stdout."),
+        str | None, typer.Option(metavar="FILE|-", help="Write them as Markdown; - is stdout.")
     ] = None
     against: Annotated[
         str | None, typer.Option(metavar="RUN", help="An older run, for --fail-over.")

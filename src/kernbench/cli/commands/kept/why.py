@@ -85,9 +85,7 @@ def show_why(options: WhyOptions) -> int:
     if options.lines == OF_PROGRAM:
         caused = program_lines(run.log, run.ranks, part.window)
         show_or_write(
-            caused,
-            options.json,
-            lambda console: print_program_lines(caused, run.sources, console),
+            caused, options.json, lambda console: print_program_lines(caused, run.sources, console)
         )
         return DONE
     if options.lines is not None:
