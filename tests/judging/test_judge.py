@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from kernbench.errors import UsageError
-from kernbench.judging import EXIT_CODES, Judge, Limits, Outcome, Verdict
+from kernbench.judging import EXIT_CODES, CandidateLimits, Judge, Outcome, Verdict
 from tests.judging.tricks import HEAD, HONEST, TASKS, TRICKS
 
 pytest.importorskip("torch")
@@ -63,7 +63,7 @@ def test_a_right_kernel_is_timed_beside_eager_with_an_interval(judged: Judged) -
     assert len(verdict.to_markdown().splitlines()) <= 40
 
 
-@pytest.mark.adr("0256-D1")
+@pytest.mark.adr("0256-D1", "0256-D5")
 @pytest.mark.parametrize("name", _SAMPLE)
 def test_a_trick_is_found(name: str, judged: Judged) -> None:
     trick = TRICKS[name]
@@ -101,7 +101,7 @@ def test_a_wrong_kernel_is_told_its_smallest_size_its_element_and_its_line(judge
     ("body", "says"),
     [
         ("while True: pass", "did not end within 2 s"),
-        ("os._exit(7)", "exited with 7"),
+        ("os._exit(7)", "Exit at candidate.py:2: 7"),
         ("ctypes.string_at(1)", "SIGSEGV"),
         ("sys.exit(3)", "SystemExit"),
         ("bytearray(1 << 40)", "MemoryError"),
@@ -115,7 +115,7 @@ def test_a_candidate_that_misbehaves_is_wrong_and_the_judge_goes_on(
     text = f"import ctypes, os, sys\ndef solve(x, y): {body}"
     if "while" in body:
         text = "def solve(x, y):\n    while True:\n        print('x' * 1000)"
-    verdict = judged(text, "axpy", limits=Limits(seconds=2 if "while" in body else 60))
+    verdict = judged(text, "axpy", limits=CandidateLimits(seconds=2 if "while" in body else 60))
     assert verdict.outcome is Outcome.WRONG
     assert says in verdict.why
 

@@ -81,7 +81,7 @@ def judge_all(options: JudgeOptions) -> int:
     """Judge all candidates, print or write the verdicts, and return the exit status."""
     import json
 
-    from kernbench.judging import DEFAULT_MACHINES, Judge, Limits
+    from kernbench.judging import DEFAULT_MACHINES, CandidateLimits, Judge
     from kernbench.outputs import write_text
 
     if options.json == options.markdown == STDOUT:
@@ -98,7 +98,7 @@ def judge_all(options: JudgeOptions) -> int:
                 at_least=options.at_least,
                 values=options.values,
                 compiled=options.compile,
-                limits=Limits(seconds=options.seconds),
+                limits=CandidateLimits(seconds=options.seconds),
             )
             for each in options.candidates
         ]
