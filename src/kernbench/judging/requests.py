@@ -459,8 +459,14 @@ class _Judging:
             problem = task.build(size, self._seed)
         record = candidate.call(_message(problem, has_data=False))
         tensors = tensors_of(problem.inputs)
-        eager = time_record(context, _recorded(problem, tensors))
+        done = _recorded(problem, tensors)
+        eager = time_record(context, done)
         mine = time_record(context, record)
+        evidence, says = evidence_of(record), mine.unwritten
+        if evidence.from_before or not evidence.depends_on_inputs:
+            says = "its result does not depend on its inputs"
+        if says and evidence_of(done).depends_on_inputs:
+            self._tricks.append(f"at size {size.label}, which is timed, {says}")
         compiled = None
         if self._request.compiled:
             torch._dynamo.reset()

@@ -32,6 +32,8 @@ class TimedRecord:
     low_ns: float | None
     high_ns: float | None
     kernels: list[TimedKernel]
+    unwritten: str
+    """Which part of its results nothing writes; empty if none."""
 
 
 def time_record(context: RuntimeContext, record: Record) -> TimedRecord:
@@ -84,6 +86,7 @@ def time_record(context: RuntimeContext, record: Record) -> TimedRecord:
         found["low_ns"] if found else None,
         found["high_ns"] if found else None,
         sorted(kernels, key=lambda each: -each.time_ns),
+        executor.unwritten(),
     )
 
 
