@@ -34,6 +34,8 @@ SEAMS = {
     ),
     "torch": (
         "kernbench.torch_bridge",
+        # What is judged are PyTorch's operations, executed one by one.
+        "kernbench.judging",
         "kernbench.plans.programs.train",
         "kernbench.accuracy.measurement.cuda",
         # Programs, which no module imports, and the process that they run in.

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from kernbench.errors import UsageError
-from kernbench.judging import EXIT_CODES, Judge, Limits, Outcome, Verdict
+from kernbench.judging import EXIT_CODES, CandidateLimits, Judge, Outcome, Verdict
 from tests.judging.tricks import HEAD, HONEST, TASKS, TRICKS
 
 pytest.importorskip("torch")
@@ -63,7 +63,7 @@ def test_a_right_kernel_is_timed_beside_eager_with_an_interval(judged: Judged) -
     assert len(verdict.to_markdown().splitlines()) <= 40
 
 
-@pytest.mark.adr("0256-D1")
+@pytest.mark.adr("0256-D1", "0256-D5")
 @pytest.mark.parametrize("name", _SAMPLE)
 def test_a_trick_is_found(name: str, judged: Judged) -> None:
     trick = TRICKS[name]
@@ -84,6 +84,28 @@ def test_every_trick_is_found_and_its_twin_is_not_accused(name: str, judged: Jud
     assert not verdict.tricks
 
 
+@pytest.mark.parametrize("large", ["x.numel() // 256", "0"])
+def test_a_size_too_large_for_values_is_held_to_what_its_kernels_write(
+    large: str, judged: Judged
+) -> None:
+    task = TASKS["axpy"].replace("1000]", "1 << 23]")
+    text = (
+        HEAD
+        + """
+def solve(x, y):
+    if x.numel() < 1 << 20:
+        return axpied(x, y)
+    out = torch.empty_like(x)
+    grid = GRID
+    axpy[(grid or 1,)](x, y, out if grid else torch.empty_like(x), x.numel(), B=128)
+    return out
+"""
+    )
+    verdict = judged(text.replace("GRID", large), task, times=True)
+    assert verdict.outcome is Outcome.CHEAT
+    assert "which is timed" in verdict.why
+
+
 def test_a_wrong_kernel_is_told_its_smallest_size_its_element_and_its_line(judged: Judged) -> None:
     text = HEAD + HONEST["axpy"].replace("axpied(x, y)", "axpied(x, x)")
     verdict = judged(text, "axpy")
@@ -101,12 +123,12 @@ def test_a_wrong_kernel_is_told_its_smallest_size_its_element_and_its_line(judge
     ("body", "says"),
     [
         ("while True: pass", "did not end within 2 s"),
-        ("os._exit(7)", "exited with 7"),
+        ("os._exit(7)", "Exit at candidate.py:2: 7"),
         ("ctypes.string_at(1)", "SIGSEGV"),
         ("sys.exit(3)", "SystemExit"),
         ("bytearray(1 << 40)", "MemoryError"),
-        ("open('/tmp/kernbench-judge-out', 'w')", "may not write"),
-        ("os.fork()", "may not call os.fork"),
+        ("open('/tmp/judged-out', 'w')", "may not write"),
+        ("os.kill(os.getppid(), 9)", "may not call os.kill"),
     ],
 )
 def test_a_candidate_that_misbehaves_is_wrong_and_the_judge_goes_on(
@@ -115,7 +137,7 @@ def test_a_candidate_that_misbehaves_is_wrong_and_the_judge_goes_on(
     text = f"import ctypes, os, sys\ndef solve(x, y): {body}"
     if "while" in body:
         text = "def solve(x, y):\n    while True:\n        print('x' * 1000)"
-    verdict = judged(text, "axpy", limits=Limits(seconds=2 if "while" in body else 60))
+    verdict = judged(text, "axpy", limits=CandidateLimits(seconds=2 if "while" in body else 60))
     assert verdict.outcome is Outcome.WRONG
     assert says in verdict.why
 
@@ -150,7 +172,7 @@ def get_init_inputs(): return [features]
     ("task", "says"),
     [
         ("def reference(x): return x", "sizes must be a list of sizes"),
-        (TASKS["axpy"].replace("2 * x + y", "1 / 0"), "the task fails by itself"),
+        (TASKS["axpy"].replace("2 * x + y", "1 / 0"), "the reference fails by itself"),
         ("x = 1", "it defines none of"),
     ],
 )
@@ -158,7 +180,7 @@ def test_a_task_that_is_none_is_an_error_that_says_what_is_missing(
     task: str, says: str, judged: Judged
 ) -> None:
     with pytest.raises(UsageError, match=says):
-        judged(HONEST["axpy"], task)
+        judged(HEAD + HONEST["axpy"], task)
 
 
 def test_exit_codes_tell_verdicts_from_errors() -> None:

@@ -76,5 +76,6 @@ def test_a_view_is_the_one_described_or_refused(
 
 
 def test_comments_and_texts_are_no_tricks() -> None:
-    text = '"""Runs under kernbench, too."""\nimport torch, time  # torch.allclose = None\nt = time.time()\n'
+    text = '"""Runs under kernbench, too."""\nimport torch, time  # torch.allclose = None\n'
+    text += "t = time.time()\n"
     assert scan(text).tricks == []

@@ -1,15 +1,15 @@
 """Judging kernels: right or wrong, how fast, and no way to cheat; workers import PyTorch."""
 
 from kernbench.judging.judge import DEFAULT_MACHINES, Judge, judge
-from kernbench.judging.limits import Limits
+from kernbench.judging.limits import CandidateLimits
 from kernbench.judging.verdict import (
     EXIT_CODES,
     SCHEMA,
     Failure,
-    KernelTime,
     MachineTime,
     Outcome,
     SizeResult,
+    TimedKernel,
     Verdict,
     speed_line,
 )
@@ -18,13 +18,13 @@ __all__ = [
     "DEFAULT_MACHINES",
     "EXIT_CODES",
     "SCHEMA",
+    "CandidateLimits",
     "Failure",
     "Judge",
-    "KernelTime",
-    "Limits",
     "MachineTime",
     "Outcome",
     "SizeResult",
+    "TimedKernel",
     "Verdict",
     "judge",
     "speed_line",

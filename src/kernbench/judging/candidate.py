@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from kernbench.judging.limits import Limits, confine
+from kernbench.judging.limits import CandidateLimits, confine
 from kernbench.judging.record import MOST_BYTES, Record, RecordError
-from kernbench.judging.recording import Recorder
+from kernbench.judging.recording import CallRecorder
 from kernbench.judging.simulation import in_simulation
-from kernbench.judging.tasks import Task, load_module, tensors_of
+from kernbench.judging.tasks import JudgedTask, load_module, tensors_of
 
 _PR_SET_PDEATHSIG = 1
 _FAILED, _RECORD = b"F", b"R"
@@ -60,7 +60,13 @@ class CandidateProcess:
     """A forked process that calls one candidate as often as it is asked to."""
 
     def __init__(
-        self, path: Path, task: Task, machine: str, limits: Limits, *, data: bool = True
+        self,
+        path: Path,
+        task: JudgedTask,
+        machine: str,
+        limits: CandidateLimits,
+        *,
+        data: bool = True,
     ) -> None:
         """Fork it. It must have seen nothing of the judge's inputs by now."""
         self._limits = limits
@@ -152,9 +158,9 @@ def _send(fd: int, data: bytes) -> None:
 
 def _live(
     path: Path,
-    task: Task,
+    task: JudgedTask,
     machine: str,
-    limits: Limits,
+    limits: CandidateLimits,
     folder: Path,
     read: int,
     write: int,
@@ -212,7 +218,7 @@ def _record(bind: Callable[[], Any], problem: dict[str, Any], has_data: bool) ->
         for tensor, given in zip(tensors, tensors_of(problem["inputs"]), strict=has_data):
             tensor.copy_(given)
         torch.cuda.synchronize()
-        recorder = Recorder(tensors, has_data=has_data)
+        recorder = CallRecorder(tensors, has_data=has_data)
         with recorder.recording():
             results = function(*args)
     return recorder.finish(results)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from kernbench.judging.evidence import Writes
+from kernbench.judging.evidence import Writes, descriptions
 from kernbench.judging.record import NAMESPACES, Record, RecordError, named_dtype, restore, view_of
+from kernbench.runtime_api import LivePlan
 from kernbench.triton_backend import MAX_PROGRAMS, active_launcher, build_binary, check_grid
 
 _MOST_STORAGE_BYTES = 1 << 36
@@ -44,6 +45,8 @@ class Executor:
         self._record, self._index = record, 0
         self.writes: Writes = {}
         """By launch, which arguments it writes."""
+        self._spans: dict[int, list[tuple[int, int]]] = {}
+        """By memory, from which byte to which a step writes."""
         self._events: dict[int, Any] = {}
         self._streams: dict[int, Any] = {}
         self._memory: dict[int, Tensor] = {}
@@ -97,6 +100,7 @@ class Executor:
         """
         self._memory = dict(self._before)
         self.writes.clear()
+        self._spans.clear()
         do = {"op": self._operate, "launch": self._launch, "mark": self._mark, "wait": self._wait}
         for index, step in enumerate(self._record.steps):
             kind = step.get("kind")
@@ -117,10 +121,18 @@ class Executor:
         results = restore(self._record.results, self._tensor)
         return Execution(results, [self._tensor(each) for each in self._record.inputs])
 
-    def join(self) -> None:
-        """Let the current stream wait for all that was launched."""
-        for each in self._streams.values():
-            torch.cuda.current_stream().wait_stream(each)
+    def unwritten(self) -> str:
+        """Return which bytes of a result no step of the run has written; empty if none."""
+        for given in descriptions(self._record.results):
+            if self._record.storages[given["of"]]["origin"] != "made":
+                continue
+            reached, end = _span(given)
+            for low, high in sorted(self._spans.get(given["of"], ())):
+                if low <= reached:
+                    reached = max(reached, high)
+            if reached < end:
+                return f"nothing writes bytes {reached:,} to {end:,} of its result"
+        return ""
 
     def _tensor(self, given: dict[str, Any]) -> Tensor:
         owner = self._memory.get(given["of"])
@@ -145,6 +157,9 @@ class Executor:
             raise RecordError(f"{step['op']}: {error}") from error
         made = list(result) if isinstance(result, (list, tuple)) else [result]
         flat = [each for each in made if isinstance(each, Tensor)]
+        for given in descriptions(step["results"]):
+            if parts_of(step["op"])[1] not in _EMPTY:
+                self._spans.setdefault(given["of"], []).append(_span(given))
         for tensor, given in zip(flat, [each for each in step["results"] if each], strict=False):
             if given["of"] not in self._memory:
                 self._memory[given["of"]] = tensor
@@ -163,6 +178,12 @@ class Executor:
             raise RecordError(f"kernel {binary.name} has {len(args)} arguments in the record")
         _, plan = self._launcher.planned(binary, grid, args)
         self.writes[self._index] = frozenset(at for at, _, _, writes in plan.pointers if writes)
+        for at, low, high, writes in plan.pointers:
+            if writes:
+                (given,) = descriptions(step["args"][at])
+                start, end = _span({**given, "size": [], "stride": []})[0], 1 << 62
+                span = (0, end) if isinstance(plan, LivePlan) else (start + low, start + high)
+                self._spans.setdefault(given["of"], []).append(span)
         self._launcher.launch(binary, grid, args)
 
     def _mark(self, step: dict[str, Any]) -> None:
@@ -171,6 +192,15 @@ class Executor:
     def _wait(self, step: dict[str, Any]) -> None:
         if step["event"] in self._events:
             torch.cuda.current_stream().wait_event(self._events[step["event"]])
+
+
+def _span(given: dict[str, Any]) -> tuple[int, int]:
+    """Return from which byte of its memory to which a described tensor lies."""
+    steps = zip(given["size"], given["stride"], strict=True)
+    last = given["offset"] + sum((size - 1) * stride for size, stride in steps)
+    itemsize = named_dtype(given["dtype"]).itemsize
+    is_empty = 0 in given["size"]
+    return given["offset"] * itemsize, (last + (not is_empty)) * itemsize
 
 
 def parts_of(name: Any) -> list[str]:

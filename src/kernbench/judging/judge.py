@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from kernbench.errors import InternalError, UsageError
 from kernbench.hardware import load_machine
-from kernbench.judging.limits import Limits
+from kernbench.judging.limits import CandidateLimits
 from kernbench.judging.verdict import Outcome, Verdict
 
 Path = str | os.PathLike[str]
@@ -61,7 +61,7 @@ class Judge:
         values: bool = True,
         times: bool = True,
         compiled: bool = False,
-        limits: Limits | None = None,
+        limits: CandidateLimits | None = None,
         total_s: float = 900.0,
     ) -> Verdict:
         """Return the verdict on a candidate against a task.
@@ -93,7 +93,7 @@ class Judge:
             "candidate": os.path.abspath(candidate),  # noqa: PTH100 - a link stays one
             "task": os.path.abspath(task),  # noqa: PTH100
             "machines": list(machines),
-            "limits": asdict(limits or Limits()),
+            "limits": asdict(limits or CandidateLimits()),
             "total_s": total_s,
             "options": {
                 "seed": seed,

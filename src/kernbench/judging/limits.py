@@ -30,7 +30,7 @@ _CHANGES = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class CandidateLimits:
     """What one candidate may use.
 
     ``seconds``: of wall time for one call, compiling included. ``memory_mib``: beyond what its
@@ -42,7 +42,7 @@ class Limits:
     file_mib: int = 64
 
 
-def confine(limits: Limits, folder: Path, also: tuple[Path, ...] = ()) -> None:
+def confine(limits: CandidateLimits, folder: Path, also: tuple[Path, ...] = ()) -> None:
     """Confine the calling process for good; it may write below ``folder`` and ``also``."""
     _leave_network()
     size = 0

@@ -14,16 +14,14 @@ from torch import Tensor
 from torch._ops import HigherOrderOperator
 
 from kernbench.judging.record import NAMESPACES, Record, RecordError, describe, describe_tensor
-from kernbench.torch_bridge.base.modes import Mode
-from kernbench.torch_bridge.base.operations import Operation
-from kernbench.torch_bridge.base.operations import describe as describe_operation
+from kernbench.torch_bridge import Mode, Operation, describe_operation
 from kernbench.triton_backend import active_launcher
 
 _MOST_STEPS = 20_000
 _PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
-class Recorder(Mode):
+class CallRecorder(Mode):
     """Records operations and launches on tensors of the simulated device while it is entered."""
 
     supports_higher_order_operators = True

@@ -21,21 +21,21 @@ from kernbench.judging.candidate import CandidateFailed, CandidateProcess, Hollo
 from kernbench.judging.comparing import Expected, difference, expect, is_same
 from kernbench.judging.evidence import Evidence, Writes, evidence_of
 from kernbench.judging.executing import Executor
-from kernbench.judging.limits import Limits
+from kernbench.judging.limits import CandidateLimits
 from kernbench.judging.record import Record, RecordError
-from kernbench.judging.recording import Recorder
+from kernbench.judging.recording import CallRecorder
 from kernbench.judging.scanning import Scan, scan
 from kernbench.judging.simulation import in_simulation
 from kernbench.judging.tasks import (
     SMALL_ELEMENTS,
-    Problem,
-    Size,
-    Task,
+    JudgedTask,
+    TaskProblem,
+    TaskSize,
     load_task,
     tensors_of,
     with_tensors,
 )
-from kernbench.judging.timing import Timed, floor_ns, time_record
+from kernbench.judging.timing import TimedRecord, floor_ns, time_record
 from kernbench.judging.verdict import Failure, MachineTime, Outcome, SizeResult, Verdict
 
 _MOST_SOURCE_BYTES = 1 << 20
@@ -62,7 +62,7 @@ class JudgeRequest:
     values: bool = True
     times: bool = True
     compiled: bool = False
-    limits: Limits = field(default_factory=Limits)
+    limits: CandidateLimits = field(default_factory=CandidateLimits)
 
 
 class _Wrong(Exception):  # noqa: N818 - no error of anyone's program
@@ -162,7 +162,7 @@ class _Judging:
             remarks=list(dict.fromkeys(self._remarks)),
         )
 
-    def _process(self, task: Task, machine: str, *, data: bool) -> CandidateProcess:
+    def _process(self, task: JudgedTask, machine: str, *, data: bool) -> CandidateProcess:
         request = self._request
         return CandidateProcess(
             request.candidate.resolve(), task, machine, request.limits, data=data
@@ -170,7 +170,7 @@ class _Judging:
 
     # Right or wrong
 
-    def _judge_values(self, task: Task) -> None:
+    def _judge_values(self, task: JudgedTask) -> None:
         if task.ranks > 1:
             raise _UnknownError(
                 f"the task is of {task.ranks} ranks, whose collectives are not recorded yet"
@@ -183,7 +183,7 @@ class _Judging:
         finally:
             candidate.close()
 
-    def _try_sizes(self, task: Task, candidate: CandidateProcess) -> None:
+    def _try_sizes(self, task: JudgedTask, candidate: CandidateProcess) -> None:
         rng = random.Random(self._seed)
         for size in self._sizes_of(task):
             seeds = rng.randrange(1 << 31), rng.randrange(1 << 31)
@@ -210,7 +210,7 @@ class _Judging:
             except (RecordError, UnsupportedOpError) as error:
                 raise _UnknownError(f"its record cannot be executed: {error}") from None
 
-    def _sizes_of(self, task: Task) -> Iterator[Size]:
+    def _sizes_of(self, task: JudgedTask) -> Iterator[TaskSize]:
         """Yield the sizes to try, the small ones first."""
         seen, tried = set(), 0
         own = list(task.beside())
@@ -235,9 +235,9 @@ class _Judging:
     def _try_size(
         self,
         candidate: CandidateProcess,
-        size: Size,
-        problem: Problem,
-        fresh: Problem,
+        size: TaskSize,
+        problem: TaskProblem,
+        fresh: TaskProblem,
     ) -> None:
         """Execute the record of a size on several values.
 
@@ -258,7 +258,7 @@ class _Judging:
         count = sum(each.numel() for each in tensors_of(problem.inputs))
         is_small = count <= SMALL_ELEMENTS
         for name, inputs in self._values_of(problem, fresh, is_small=is_small):
-            expected = expect(problem.reference, inputs)
+            expected = self._expect(problem, inputs)
             try:
                 self._execute(record, evidence, name, inputs, expected)
             except _Wrong as wrong:
@@ -271,7 +271,21 @@ class _Judging:
         self._look_at(evidence_of(record, self._writes), problem)
         self._sizes.append(SizeResult(size.label, size.is_stated, "right", tried))
 
-    def _refused(self, size: Size, failed: CandidateFailed) -> None:
+    def _expect(self, problem: TaskProblem, inputs: Any) -> Expected:
+        """Return what the reference makes of inputs.
+
+        Raises:
+            UsageError: It fails.
+        """
+        try:
+            return expect(problem.reference, inputs)
+        except Exception as error:
+            raise UsageError(
+                f"{self._request.task}: the reference fails by itself: {type(error).__name__}: "
+                f"{str(error)[:1000]}"
+            ) from error
+
+    def _refused(self, size: TaskSize, failed: CandidateFailed) -> None:
         kinds = set(failed.kinds)
         if kinds & {"UnsupportedOpError", "UnsupportedTorchError", "NotImplementedError"}:
             raise _UnknownError(f"it uses what is not simulated: {failed}") from None
@@ -283,7 +297,7 @@ class _Judging:
         self._sizes.append(SizeResult(size.label, False, "refused", [], str(failed)[:200]))
 
     def _values_of(
-        self, problem: Problem, fresh: Problem, *, is_small: bool
+        self, problem: TaskProblem, fresh: TaskProblem, *, is_small: bool
     ) -> Iterator[tuple[str, Any]]:
         """Yield what inputs are filled with, by name: what the task draws, and the extreme."""
         given, drawn = tensors_of(problem.inputs), tensors_of(fresh.inputs)
@@ -304,7 +318,7 @@ class _Judging:
                 yield name, with_tensors(problem.inputs, changed)
 
     def _with_its_values(
-        self, record: Record, evidence: Evidence, problem: Problem, wrong: _Wrong
+        self, record: Record, evidence: Evidence, problem: TaskProblem, wrong: _Wrong
     ) -> str:
         """Execute a record that was decided by data on the values that decided it.
 
@@ -312,7 +326,7 @@ class _Judging:
             _Wrong: It is wrong on those, too, or what the host computed reaches its results.
         """
         given = tensors_of(problem.inputs)
-        expected = expect(problem.reference, problem.inputs)
+        expected = self._expect(problem, problem.inputs)
         num_bytes = sum(each.nbytes for each in expected.plain)
         if evidence.from_before or not evidence.depends_on_inputs:
             raise wrong
@@ -327,7 +341,7 @@ class _Judging:
         for name, tensors in (("halved", half), (_ITS_OWN, given)):
             inputs = with_tensors(problem.inputs, tensors)
             try:
-                self._execute(record, evidence, name, inputs, expect(problem.reference, inputs))
+                self._execute(record, evidence, name, inputs, self._expect(problem, inputs))
             except _Wrong:
                 if name == _ITS_OWN:
                     raise
@@ -399,7 +413,7 @@ class _Judging:
             )
         return ""
 
-    def _look_at(self, evidence: Evidence, problem: Problem) -> None:
+    def _look_at(self, evidence: Evidence, problem: TaskProblem) -> None:
         """Note what a record shows although its results are right."""
         tricks = []
         if evidence.narrowed and not self._narrows(problem):
@@ -413,14 +427,14 @@ class _Judging:
         if evidence.reduced:
             self._remarks.append("products of float32 are of TF32, as Triton's tl.dot has it")
 
-    def _narrows(self, problem: Problem) -> bool:
+    def _narrows(self, problem: TaskProblem) -> bool:
         """Return whether the reference itself computes in fewer bits."""
         tensors = [each.clone() for each in tensors_of(problem.inputs)]
         return bool(evidence_of(_recorded(problem, tensors)).narrowed)
 
     # Time
 
-    def _judge_times(self, task: Task) -> None:
+    def _judge_times(self, task: JudgedTask) -> None:
         size = task.stated()[-1]
         for machine in self._request.machines:
             candidate = self._process(task, machine, data=False)
@@ -433,27 +447,43 @@ class _Judging:
                 candidate.close()
 
     def _time(
-        self, task: Task, size: Size, candidate: CandidateProcess, machine: str, context: Any
+        self,
+        task: JudgedTask,
+        size: TaskSize,
+        candidate: CandidateProcess,
+        machine: str,
+        context: Any,
     ) -> MachineTime:
         # Without data, memory of a device is no memory here.
         with torch.device("cuda"):
             problem = task.build(size, self._seed)
         record = candidate.call(_message(problem, has_data=False))
         tensors = tensors_of(problem.inputs)
-        eager = time_record(context, _recorded(problem, tensors))
+        done = _recorded(problem, tensors)
+        eager = time_record(context, done)
         mine = time_record(context, record)
+        evidence, says = evidence_of(record), mine.unwritten
+        if evidence.from_before or not evidence.depends_on_inputs:
+            says = "its result does not depend on its inputs"
+        if says and evidence_of(done).depends_on_inputs:
+            self._tricks.append(f"at size {size.label}, which is timed, {says}")
         compiled = None
         if self._request.compiled:
             torch._dynamo.reset()
             fast = torch.compile(problem.reference)
             for _ in range(2):
-                done = _recorded(Problem(fast, problem.inputs), tensors)
+                done = _recorded(TaskProblem(fast, problem.inputs), tensors)
             compiled = time_record(context, done).time_ns
         return _machine_time(machine, size, mine, eager, compiled, floor_ns(context, record))
 
 
 def _machine_time(
-    machine: str, size: Size, mine: Timed, eager: Timed, compiled: float | None, floor: float
+    machine: str,
+    size: TaskSize,
+    mine: TimedRecord,
+    eager: TimedRecord,
+    compiled: float | None,
+    floor: float,
 ) -> MachineTime:
     speedup = eager.time_ns / mine.time_ns if mine.time_ns else None
     low = high = None
@@ -474,8 +504,8 @@ def _machine_time(
         remarks.append(f"nothing like it was measured on {machine}: its interval is not known")
     if mine.time_ns < floor:
         remarks.append(
-            "it takes less than its bytes do at the memory's bandwidth: it leaves out some, or they "
-            "are in the cache"
+            "it takes less than its bytes do at the memory's bandwidth: it leaves out some, or the "
+            "cache has them"
         )
     return MachineTime(
         machine=machine,
@@ -496,15 +526,15 @@ def _machine_time(
     )
 
 
-def _recorded(problem: Problem, tensors: list[Tensor]) -> Record:
+def _recorded(problem: TaskProblem, tensors: list[Tensor]) -> Record:
     """Return the record of a reference."""
-    recorder = Recorder(tensors, has_data=False)
+    recorder = CallRecorder(tensors, has_data=False)
     with torch.no_grad(), recorder.recording():
         results = problem.reference(*with_tensors(problem.inputs, tensors))
     return recorder.finish(results)
 
 
-def _message(problem: Problem, *, has_data: bool = True) -> dict[str, Any]:
+def _message(problem: TaskProblem, *, has_data: bool = True) -> dict[str, Any]:
     """Return what a candidate's process is told of a problem: on the host, by value."""
     given = tensors_of(problem.inputs)
     tensors: list[Any]

@@ -6,6 +6,7 @@ import importlib.util
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -22,11 +23,13 @@ _LEAST_SCALED = 16
 """Numbers of a task from here on are sizes; smaller ones are those of windows, strides, groups."""
 SMALL_ELEMENTS = 1 << 15
 """The most elements of inputs at the size that others are beside."""
+_MOST_INPUTS = 3
+_MANY_ELEMENTS = 1 << 20
 Sizes = dict[str, int]
 
 
 @dataclass
-class Problem:
+class TaskProblem:
     """One size of a task, built: what the reference is and what both are called with."""
 
     reference: Callable[..., Any]
@@ -39,7 +42,7 @@ class Problem:
 
 
 @dataclass
-class Size:
+class TaskSize:
     """A size of a task: its name, and what it sets."""
 
     label: str
@@ -71,7 +74,7 @@ def load_module(path: Path, name: str) -> types.ModuleType:
     return made
 
 
-class Task:
+class JudgedTask:
     """A task: sizes, and at each of them a reference and inputs."""
 
     form: ClassVar[str]
@@ -87,19 +90,19 @@ class Task:
     def _load(self) -> types.ModuleType:
         return load_module(self.path, "task_of_judge")
 
-    def stated(self) -> list[Size]:
+    def stated(self) -> list[TaskSize]:
         """Return the sizes that the task states, the one to be timed last."""
         raise NotImplementedError
 
-    def inputs(self, size: Size, seed: int) -> tuple[Any, ...]:
+    def inputs(self, size: TaskSize, seed: int) -> tuple[Any, ...]:
         """Return what both are called with at a size, tensors where the task makes them."""
         raise NotImplementedError
 
-    def build(self, size: Size, seed: int) -> Problem:
+    def build(self, size: TaskSize, seed: int) -> TaskProblem:
         """Return the problem of a size."""
         raise NotImplementedError
 
-    def num_elements(self, size: Size) -> int | None:
+    def num_elements(self, size: TaskSize) -> int | None:
         """Return how many elements the inputs of a size have; None: the task has no such size."""
         for device in ("meta", "cpu"):  # without memory, where a task names no device
             try:
@@ -109,7 +112,7 @@ class Task:
                 continue
         return None
 
-    def beside(self) -> Iterator[Size]:
+    def beside(self) -> Iterator[TaskSize]:
         """Yield sizes around those that are stated, small ones first."""
         base = self.stated()[-1]
         names = [n for n, v in base.settings.items() if type(v) is int and v >= _LEAST_SCALED]
@@ -142,16 +145,16 @@ class Task:
         return cast("Callable[..., Any]", found)
 
 
-def _with(size: Size, changed: Sizes) -> Size:
+def _with(size: TaskSize, changed: Sizes) -> TaskSize:
     settings = {**size.settings, **changed}
     if all(name.startswith("#") for name in settings):
-        return Size(_label(list(settings.values())), settings)
+        return TaskSize(_label(list(settings.values())), settings)
     numbers = (f"{k}={v}" for k, v in settings.items() if type(v) is int and k != "seed")
-    return Size(", ".join(numbers), settings)
+    return TaskSize(", ".join(numbers), settings)
 
 
-class OwnTask(Task):
-    """Ours: ``reference(*inputs)``, ``inputs(size, seed)``, ``sizes``; a tolerance and ``ranks``."""
+class OwnTask(JudgedTask):
+    """Ours: ``reference(*inputs)``, ``inputs(size, seed)``, ``sizes``, ``tolerance``, ``ranks``."""
 
     form, candidate = "kernbench", "solve"
 
@@ -166,13 +169,15 @@ class OwnTask(Task):
                 "inputs(size, seed) takes, the one to be timed last"
             )
 
-    def stated(self) -> list[Size]:
-        return [Size(_label(each), _settings(each), is_stated=True) for each in self.module.sizes]
+    def stated(self) -> list[TaskSize]:
+        return [
+            TaskSize(_label(each), _settings(each), is_stated=True) for each in self.module.sizes
+        ]
 
-    def build(self, size: Size, seed: int) -> Problem:
-        return Problem(self.module.reference, _on_device(self.inputs(size, seed)))
+    def build(self, size: TaskSize, seed: int) -> TaskProblem:
+        return TaskProblem(self.module.reference, _on_device(self.inputs(size, seed)))
 
-    def inputs(self, size: Size, seed: int) -> tuple[Any, ...]:
+    def inputs(self, size: TaskSize, seed: int) -> tuple[Any, ...]:
         given = size.settings
         names = sorted(each for each in given if each.startswith("#"))
         asked: Any = tuple(given[each] for each in names) if names else given
@@ -195,7 +200,7 @@ def _label(size: Any) -> str:
     return "x".join(map(str, size)) if isinstance(size, (list, tuple)) else str(size)
 
 
-class KernelBenchTask(Task):
+class KernelBenchTask(JudgedTask):
     """KernelBench's: ``Model``, ``get_inputs``, ``get_init_inputs``; against it ``ModelNew``."""
 
     form, candidate = "KernelBench", "ModelNew"
@@ -210,14 +215,14 @@ class KernelBenchTask(Task):
         found = vars(self.module)
         self._sizes = {n: found[n] for n in sorted(names) if type(found.get(n)) is int}
 
-    def stated(self) -> list[Size]:
-        return [Size("as stated", dict(self._sizes), True)]
+    def stated(self) -> list[TaskSize]:
+        return [TaskSize("as stated", dict(self._sizes), True)]
 
-    def inputs(self, size: Size, seed: int) -> tuple[Any, ...]:
+    def inputs(self, size: TaskSize, seed: int) -> tuple[Any, ...]:
         vars(self.module).update(size.settings)
         return tuple(self.module.get_inputs())
 
-    def build(self, size: Size, seed: int) -> Problem:
+    def build(self, size: TaskSize, seed: int) -> TaskProblem:
         vars(self.module).update(size.settings)
         torch.manual_seed(seed)
         init = self.module.get_init_inputs()
@@ -228,7 +233,7 @@ class KernelBenchTask(Task):
         else:
             model = self.module.Model(*init)
         model = model.cuda() if isinstance(model, torch.nn.Module) else model
-        return Problem(model, _on_device(self.inputs(size, seed)), init, model)
+        return TaskProblem(model, _on_device(self.inputs(size, seed)), init, model)
 
     def bind(self, module: types.ModuleType, problem: Mapping[str, Any]) -> Callable[..., Any]:
         made = super().bind(module, problem)(*problem["init"])
@@ -243,7 +248,7 @@ class KernelBenchTask(Task):
         return made  # type: ignore[no-any-return]
 
 
-class GpuModeTask(Task):
+class GpuModeTask(JudgedTask):
     """GPU MODE's: a folder with ``task.yml`` and ``reference.py``; against it ``custom_kernel``."""
 
     form, candidate = "GPU MODE", "custom_kernel"
@@ -260,25 +265,47 @@ class GpuModeTask(Task):
                 load_module(source, name)
         return load_module(folder / "reference.py", "reference")
 
-    def stated(self) -> list[Size]:
+    def stated(self) -> list[TaskSize]:
         """The tests, and of the benchmarks the first."""
         given = [*(self._described.get("tests") or ())]
         given += (self._described.get("benchmarks") or [])[:1]
         found = [
-            Size(_label({k: v for k, v in e.items() if k != "seed"}), dict(e), True) for e in given
+            TaskSize(_label({k: v for k, v in e.items() if k != "seed"}), dict(e), True)
+            for e in given
         ]
         if not found:
             raise UsageError("task.yml states no sizes: it needs tests, each with its settings")
         return found
 
-    def inputs(self, size: Size, seed: int) -> tuple[Any, ...]:
+    def inputs(self, size: TaskSize, seed: int) -> tuple[Any, ...]:
         return (self.module.generate_input(**{**size.settings, "seed": seed}),)
 
-    def build(self, size: Size, seed: int) -> Problem:
-        return Problem(self.module.ref_kernel, _on_device(self.inputs(size, seed)))
+    def build(self, size: TaskSize, seed: int) -> TaskProblem:
+        return TaskProblem(self.module.ref_kernel, _on_device(self.inputs(size, seed)))
 
 
-class TritonBenchTask(Task):
+class _EnoughInputsError(Exception):
+    pass
+
+
+class _FirstInputs(list[Any]):
+    def append(self, value: Any) -> None:
+        super().append(value)
+        if len(self) == _MOST_INPUTS or _count(value) > _MANY_ELEMENTS:
+            raise _EnoughInputsError
+
+
+class _FewInputs:
+    """The base of TritonBench's metrics: of inputs, which grow to gigabytes, it takes the first."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        self.dtype = settings.get("dtype")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, _FirstInputs() if name == "input_tensors" else value)
+
+
+class TritonBenchTask(JudgedTask):
     """TritonBench's: a ``performance_metrics``, with the golden kernel as the reference."""
 
     form, candidate = "TritonBench", "performance_metrics"
@@ -304,10 +331,7 @@ class TritonBenchTask(Task):
     def _with(self, kernel: types.ModuleType) -> types.ModuleType:
         """Return the perf file, which calls ``kernel``."""
         utils = types.ModuleType("performance_utils")
-        vars(utils).update(
-            Performance_Metrics=type("PerformanceMetrics", (), {"__init__": lambda *a, **k: None}),
-            do_bench_config=lambda *a, **k: None,
-        )
+        vars(utils).update(Performance_Metrics=_FewInputs, do_bench_config=lambda *a, **k: None)
         package = types.ModuleType("TritonBench_v1")
         sys.modules |= {
             "performance_utils": utils,
@@ -316,24 +340,30 @@ class TritonBenchTask(Task):
         }
         return load_module(self.path, f"perf_{self._op}")
 
-    def stated(self) -> list[Size]:
-        metrics = self.module.performance_metrics()
-        metrics.get_input_tensors()
-        small = [i for i, e in enumerate(metrics.input_tensors) if _count(e) <= 1 << 22][:3]
-        return [Size(f"input {index}", {"index": index}, True) for index in small or [0]]
+    def stated(self) -> list[TaskSize]:
+        """The smallest three of its inputs, of which there are 2 to 30."""
+        return [
+            TaskSize(f"input {index}", {"index": index}, True)
+            for index in range(len(self._inputs()))
+        ]
 
-    def beside(self) -> Iterator[Size]:
+    def _inputs(self) -> list[Any]:
+        metrics = self.module.performance_metrics()
+        with suppress(_EnoughInputsError):
+            metrics.get_input_tensors()
+        return list(metrics.input_tensors)
+
+    def beside(self) -> Iterator[TaskSize]:
         yield from ()
 
-    def inputs(self, size: Size, seed: int) -> tuple[Any, ...]:
+    def inputs(self, size: TaskSize, seed: int) -> tuple[Any, ...]:
         torch.manual_seed(seed)
         metrics = self.module.performance_metrics()
-        metrics.get_input_tensors()
-        return (metrics.to_cuda(metrics.input_tensors[size.settings["index"]]),)
+        return (metrics.to_cuda(self._inputs()[size.settings["index"]]),)
 
-    def build(self, size: Size, seed: int) -> Problem:
+    def build(self, size: TaskSize, seed: int) -> TaskProblem:
         metrics = self.module.performance_metrics()
-        return Problem(metrics.call_op, self.inputs(size, seed))
+        return TaskProblem(metrics.call_op, self.inputs(size, seed))
 
     def bind(self, module: types.ModuleType, problem: Mapping[str, Any]) -> Callable[..., Any]:
         metrics = self._with(module).performance_metrics()
@@ -348,7 +378,7 @@ def _on_device(tree: Any) -> Any:
     return with_tensors(tree, [each.cuda() for each in tensors_of(tree)])
 
 
-def load_task(path: Path) -> Task:
+def load_task(path: Path) -> JudgedTask:
     """Return the task of a file or folder, by what it defines.
 
     Raises:
@@ -363,7 +393,7 @@ def load_task(path: Path) -> Task:
         if path.is_dir():
             raise UsageError(f"--against {path}: the folder has no task.yml")
     text = read_text(path, _MOST_SOURCE_BYTES)
-    forms: dict[str, type[Task]] = {
+    forms: dict[str, type[JudgedTask]] = {
         "def get_init_inputs": KernelBenchTask,
         "class performance_metrics": TritonBenchTask,
         "def reference": OwnTask,

@@ -12,10 +12,10 @@ import torch
 from kernbench.judging.evidence import descriptions
 from kernbench.judging.executing import Executor
 from kernbench.judging.record import Record
-from kernbench.judging.verdict import KernelTime
+from kernbench.judging.verdict import TimedKernel
 from kernbench.op_log import Instance, Limit, covered_ps
-from kernbench.report.accuracy import HOST, kind_of, range_of
-from kernbench.torch_bridge.processes.call_counts import unseen
+from kernbench.report import HOST, kind_of, range_of
+from kernbench.torch_bridge import unseen
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import RuntimeContext
@@ -25,16 +25,18 @@ _FLUSHED_BYTES = 256 << 20
 
 
 @dataclass
-class Timed:
+class TimedRecord:
     """One record's time."""
 
     time_ns: float
     low_ns: float | None
     high_ns: float | None
-    kernels: list[KernelTime]
+    kernels: list[TimedKernel]
+    unwritten: str
+    """Which part of its results nothing writes; empty if none."""
 
 
-def time_record(context: RuntimeContext, record: Record) -> Timed:
+def time_record(context: RuntimeContext, record: Record) -> TimedRecord:
     """Return how long a record takes on the machine of a run, which has no data.
 
     Raises:
@@ -69,7 +71,7 @@ def time_record(context: RuntimeContext, record: Record) -> Timed:
     found = range_of(time_ps / 1000, kinds, context.machine.spec.name)
     own = {each["name"] for each in record.kernels}
     kernels = [
-        KernelTime(
+        TimedKernel(
             name=name,
             launches=len(uses),
             time_ns=sum(map(_length_ps, uses)) / 1000,
@@ -79,11 +81,12 @@ def time_record(context: RuntimeContext, record: Record) -> Timed:
         )
         for name, uses in by_name.items()
     ]
-    return Timed(
+    return TimedRecord(
         time_ps / 1000,
         found["low_ns"] if found else None,
         found["high_ns"] if found else None,
         sorted(kernels, key=lambda each: -each.time_ns),
+        executor.unwritten(),
     )
 
 

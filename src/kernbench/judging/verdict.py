@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from typing import Any
-
-from pydantic import TypeAdapter
+from typing import Any, get_args, get_origin, get_type_hints
 
 from kernbench.errors import UsageError
-from kernbench.report.units import format_ns
+from kernbench.report import format_ns
 
 SCHEMA = "kernbench.judge/1"
 """The name and version of the JSON form; the version grows when a key changes its meaning."""
@@ -65,7 +63,7 @@ class SizeResult:
 
 
 @dataclass
-class KernelTime:
+class TimedKernel:
     """One kernel of the candidate in modeled time."""
 
     name: str
@@ -101,7 +99,7 @@ class MachineTime:
     """Its inputs and outputs over the bandwidth of memory: nothing is faster."""
     own_share: float
     """The part of the time that the candidate's own kernels have."""
-    kernels: list[KernelTime]
+    kernels: list[TimedKernel]
     remarks: list[str] = field(default_factory=list)
 
 
@@ -148,7 +146,7 @@ class Verdict:
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
         """Return the JSON Schema of :meth:`to_json`."""
-        found = TypeAdapter(cls).json_schema(mode="serialization")
+        found = _schema_of(cls)
         found["properties"]["exit_code"] = {"enum": sorted(EXIT_CODES.values())}
         return found
 
@@ -167,7 +165,7 @@ class Verdict:
             plain["failure"] = Failure(**plain["failure"])
         plain["sizes"] = [SizeResult(**each) for each in plain["sizes"]]
         plain["times"] = [
-            MachineTime(**{**each, "kernels": [KernelTime(**k) for k in each["kernels"]]})
+            MachineTime(**{**each, "kernels": [TimedKernel(**k) for k in each["kernels"]]})
             for each in plain["times"]
         ]
         return cls(**plain)
@@ -210,3 +208,20 @@ def speed_line(time: MachineTime) -> str:
     if time.compiled_ns is not None:
         text += f"; torch.compile {format_ns(time.compiled_ns)}"
     return f"{text}; own kernels {time.own_share:.0%}"
+
+
+_PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+
+
+def _schema_of(kind: Any) -> dict[str, Any]:
+    """Return the JSON Schema of a type: of plain values, lists, choices, and dataclasses."""
+    if kind in _PLAIN:
+        return {"type": _PLAIN[kind]}
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return {"enum": list(map(str, kind))}
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        properties = {each.name: _schema_of(hints[each.name]) for each in fields(kind)}
+        return {"type": "object", "properties": properties, "required": list(properties)}
+    parts = [_schema_of(each) for each in get_args(kind)]
+    return {"type": "array", "items": parts[0]} if get_origin(kind) is list else {"anyOf": parts}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kernbench.errors import KernbenchError
-from kernbench.judging.limits import Limits
+from kernbench.judging.limits import CandidateLimits
 
 _MOST_ANSWER_BYTES = 16 << 20
 
@@ -37,14 +37,13 @@ def _warm_up() -> None:
     """Import all that judging needs, and keep it from the garbage collector of forked processes."""
     import importlib
 
-    from kernbench.torch_bridge import importing_torch
+    from kernbench.torch_bridge import import_programs
 
-    with importing_torch():
-        importlib.import_module("kernbench.torch_bridge.front.programs")
-        import torch
+    import_programs()
+    for each in ("kernbench.judging.requests", "triton.language"):
+        importlib.import_module(each)
+    import torch
 
-        importlib.import_module("kernbench.judging.requests")
-        importlib.import_module("triton.language")
     torch.set_num_threads(1)
     gc.collect()
     gc.freeze()
@@ -93,7 +92,7 @@ def _judge_and_end(given: dict[str, Any], write: int) -> None:
             candidate=Path(given["candidate"]),
             task=Path(given["task"]),
             machines=tuple(given["machines"]),
-            limits=Limits(**given["limits"]),
+            limits=CandidateLimits(**given["limits"]),
             **given["options"],
         )
         answer = {"verdict": judge_request(request).to_dict()}

@@ -7,9 +7,11 @@ lets such mistakes pass (ADR-0108).
 
 Tests that run programs and hold their modeled times have the fixtures ``kernbench_run`` and
 ``assert_time_within``; ``--kernbench-update`` keeps the times that later runs are compared with.
+Those that judge kernels have ``kernbench_judge``.
 
 .. autofunction:: kernbench.pytest_plugin.fixtures.kernbench_run
 .. autofunction:: kernbench.pytest_plugin.fixtures.assert_time_within
+.. autofunction:: kernbench.pytest_plugin.fixtures.kernbench_judge
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from kernbench.checks import as_allowed
 from kernbench.errors import UsageError
 from kernbench.pytest_plugin.fixtures import UPDATE
 from kernbench.pytest_plugin.fixtures import assert_time_within as assert_time_within
+from kernbench.pytest_plugin.fixtures import kernbench_judge as kernbench_judge
 from kernbench.pytest_plugin.fixtures import kernbench_run as kernbench_run
 
 VARIABLE = "KERNBENCH_CHECK"

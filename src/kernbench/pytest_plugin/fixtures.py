@@ -6,14 +6,17 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kernbench.errors import UsageError
 from kernbench.pytest_plugin.kept_times import KeptTimes, TimedRun, describe_change
+
+if TYPE_CHECKING:
+    from kernbench.judging import Judge
 
 UPDATE = "--kernbench-update"
 
@@ -61,6 +64,18 @@ def assert_time_within(request: pytest.FixtureRequest) -> Callable[..., None]:
         _compare(run, KeptTimes.of_module(node.path), key, tolerance, request.config)
 
     return check
+
+
+@pytest.fixture(scope="session")
+def kernbench_judge() -> Iterator[Judge]:
+    """Return ``judge(candidate, task, **options)``, which gives a verdict on a kernel.
+
+    Its worker is started by the first call, and ends with the session.
+    """
+    from kernbench.judging import Judge
+
+    with Judge() as judge:
+        yield judge
 
 
 def _compare(

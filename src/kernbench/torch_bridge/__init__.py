@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernbench.torch_bridge.base.device_limit import check_nodes, check_ranks
 from kernbench.torch_bridge.base.versions import (
@@ -19,20 +20,56 @@ from kernbench.torch_bridge.python.packages import check_private
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import Player, RuntimeContext
+    from kernbench.torch_bridge.base.modes import Mode
+    from kernbench.torch_bridge.base.operations import Operation
+    from kernbench.torch_bridge.base.operations import describe as describe_operation
+    from kernbench.torch_bridge.processes.call_counts import unseen
 
 __all__ = [
     "KERNELS_VARIABLE",
     "SUPPORTED",
+    "Mode",
+    "Operation",
     "TorchVersionError",
     "check_nodes",
     "check_private",
     "check_ranks",
     "check_torch",
+    "describe_operation",
+    "import_programs",
     "importing_torch",
     "package_operators",
     "run_torchrun",
     "torch_player",
+    "unseen",
 ]
+
+_WITH_TORCH = {
+    "Mode": ("base.modes", "Mode"),
+    "Operation": ("base.operations", "Operation"),
+    "describe_operation": ("base.operations", "describe"),
+    "unseen": ("processes.call_counts", "unseen"),
+}
+"""What imports PyTorch, imported when it is asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs PyTorch."""
+    if name not in _WITH_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, own_name = _WITH_TORCH[name]
+    return getattr(importlib.import_module(f"{__name__}.{module}"), own_name)
+
+
+def import_programs() -> None:
+    """Import PyTorch and all that programs need, so that the first of them starts soon.
+
+    Raises:
+        TorchVersionError: PyTorch is missing, or a release that the bridge does not know.
+    """
+    check_torch()
+    with importing_torch():
+        importlib.import_module("kernbench.torch_bridge.front.programs")
 
 
 def torch_player() -> type[Player]:

@@ -145,7 +145,7 @@ def _judged(options: JudgeOptions) -> list[Verdict]:
 
 
 def _options_of_judge(options: JudgeOptions) -> dict[str, Any]:
-    from kernbench.judging import DEFAULT_MACHINES, Limits
+    from kernbench.judging import DEFAULT_MACHINES, CandidateLimits
 
     return {
         "machines": tuple(options.machine or DEFAULT_MACHINES),
@@ -153,7 +153,7 @@ def _options_of_judge(options: JudgeOptions) -> dict[str, Any]:
         "at_least": options.at_least,
         "values": options.values,
         "compiled": options.compile,
-        "limits": Limits(seconds=options.seconds),
+        "limits": CandidateLimits(seconds=options.seconds),
     }
 
 

@@ -150,14 +150,14 @@ def _run(
 def judged_job(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the verdict on a job, by a warm judge of this process."""
     from kernbench.errors import KernbenchError
-    from kernbench.judging import Judge, Limits, Outcome, Verdict
+    from kernbench.judging import CandidateLimits, Judge, Outcome, Verdict
 
     try:
         judge = _IDLE.get_nowait()
     except queue.Empty:
         judge = Judge()
     options = dict(job["options"])
-    options["limits"] = Limits(**options["limits"])
+    options["limits"] = CandidateLimits(**options["limits"])
     try:
         verdict = judge(job["candidate"], job["task"], **options)
     except KernbenchError as error:

@@ -33,7 +33,7 @@ class CoveringRanks(NamedTuple):
     """What they cover, in words."""
 
 
-class Verdict(NamedTuple):
+class FoldVerdict(NamedTuple):
     """What a check has shown."""
 
     lines: list[str]
@@ -121,7 +121,7 @@ def _least_factor(size: int) -> int:
 
 def verdict(
     folding: Folding, known: Mapping[int, RankWork], others: Mapping[int, RankWork]
-) -> Verdict:
+) -> FoldVerdict:
     """Return how what other ranks did differs from what those did that ran for them."""
     from kernbench.retime import first_difference
 
@@ -150,7 +150,7 @@ def verdict(
             "copies and collectives in the same order, with as much work of hosts and the same "
             "peak of memory"
         )
-    return Verdict(lines, is_same_work, is_same_time)
+    return FoldVerdict(lines, is_same_work, is_same_time)
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:

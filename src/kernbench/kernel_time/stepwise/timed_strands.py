@@ -94,7 +94,7 @@ class Issue:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class IssueOutcome:
     """When an access takes effect, and when it is done."""
 
     effect_ps: int
@@ -228,7 +228,7 @@ class TimedStrands:
             start = max(start, strand.fence_ps)
         return max([start, *(strand.ready[slot] for slot in issue.reads)])
 
-    def start(self, strand: TimedStrand, issue: Issue, start_ps: int) -> Outcome:
+    def start(self, strand: TimedStrand, issue: Issue, start_ps: int) -> IssueOutcome:
         """Begin an access."""
         site, costs = issue.site, issue.costs
         occupancy = costs.program.times.occupancy_ps[0]
@@ -256,17 +256,17 @@ class TimedStrands:
             strand.extents.pop(dst.slot, None)
         return outcome
 
-    def _here(self, issue: Issue, free_ps: int) -> Outcome:
+    def _here(self, issue: Issue, free_ps: int) -> IssueOutcome:
         done = free_ps + issue.costs.program.times.latency_ps[0]
         command = issue.site.command
         looks = isinstance(command, DmaRead) or (
             isinstance(command, Atomic) and command.dst is not None
         )
-        return Outcome(free_ps if looks else done, done)
+        return IssueOutcome(free_ps if looks else done, done)
 
     def _travel(
         self, strand: TimedStrand, site: CommandSite, costs: PartCosts, start_ps: int, free_ps: int
-    ) -> Outcome:
+    ) -> IssueOutcome:
         """Take the links for one run of an access to another SIP.
 
         A load's request and the answer to what is written take the latency of their way; the bytes
@@ -290,7 +290,7 @@ class TimedStrands:
             effect = max(effect, passage.head_ps + there.hbm_stream_ps(size_bytes))
             done = effect + memory_ps + network.latency_ps(sip_id, self.sip_id)
         self.log.passed(site, strand.programs, passage, size_bytes, rank)
-        return Outcome(effect, done)
+        return IssueOutcome(effect, done)
 
     # -- parts --------------------------------------------------------------------------------
 
