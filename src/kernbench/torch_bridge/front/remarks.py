@@ -80,6 +80,11 @@ def _of_what_ran_instead(session: Session) -> list[str]:
             "PyTorch's own operations on other ranks' memory (get_buffer) are timed as on memory "
             "of their own; the links have the traffic of Triton kernels and collectives alone"
         )
+    if session.has_loops_in_c:
+        lines.append(
+            "event loops of asyncio ran in place of uvloop's: where Python takes time, theirs "
+            "counts, though uvloop is C"
+        )
     if session.stand_ins:
         lines.append(
             "stand-ins of kernbench's ran for packages that are not installed, computed by "

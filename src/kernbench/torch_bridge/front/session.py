@@ -67,6 +67,8 @@ class Session:
         """What its simulated sockets are bound to."""
         self.reached: dict[str, None] = {}
         """Addresses outside of the run that sockets of ranks have connected to."""
+        self.has_loops_in_c = False
+        """Whether a program asked for event loops of uvloop, and got those of asyncio."""
         self.stand_ins: set[str] = set()
         """Packages in whose place kernbench's stand-ins were imported."""
         self.operators: dict[str, None] = {}

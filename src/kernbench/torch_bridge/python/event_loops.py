@@ -81,10 +81,19 @@ IN_C = "uvloop"
 
 def patch_loops_in_c(module: ModuleType, patches: Patches) -> None:
     """Let programs that ask for loops in C have those of asyncio."""
-    instead = {
-        "new_event_loop": asyncio.SelectorEventLoop,
+
+    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if HERE.process is not None:
+                HERE.process.session.has_loops_in_c = True
+            return function(*args, **kwargs)
+
+        return call
+
+    instead: dict[str, Any] = {
+        "new_event_loop": noted(asyncio.SelectorEventLoop),
         "Loop": asyncio.SelectorEventLoop,
-        "run": asyncio.run,
+        "run": noted(asyncio.run),
         "install": lambda: None,
         "EventLoopPolicy": asyncio.DefaultEventLoopPolicy,
     }
