@@ -317,10 +317,10 @@ def _moves(conv: Convolution, sip: SipSpec, library: KernelLibrary) -> tuple[Lib
 def _stores_planes(conv: Convolution, sip: SipSpec) -> bool:
     """Return whether a kernel that takes float32 channels-last makes planes of the result.
 
-    cuDNN 8 names Ampere's so (``nhwckrsc_nchw``), which Ada has, too. Version 7's calls, and
-    instructions of four warps as since Hopper, leave the result channels-last.
+    cuDNN 8 names Ampere's so (``nhwckrsc_nchw``), which Ada has, too. Version 7's calls, those of
+    volumes, and instructions of four warps as since Hopper leave the result channels-last.
     """
-    is_forward = conv.which is ConvolutionPass.FORWARD
+    is_forward = conv.which is ConvolutionPass.FORWARD and conv.dims < _VOLUME
     is_wide = sip.pe.gemm.native_m >= _WIDE_INSTRUCTION
     return conv.dtype == "tf32" and is_forward and conv.by_graph and not is_wide
 
