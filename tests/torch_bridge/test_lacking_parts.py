@@ -83,6 +83,7 @@ def test_what_generated_code_asks_of_a_cuda_build_is_answered() -> None:
     simulated("raw_calls.py", machine="a100-sxm-80g:2", nprocs=2)
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_a_guard_of_a_device_is_the_programs_after_something_was_compiled(tmp_path: Path) -> None:
     command = ["kernbench", "torchrun", "--machine", "a100-sxm-80g", "--nproc-per-node", "2"]
