@@ -295,7 +295,7 @@ def test_what_cannot_be_planned_is_said_with_numbers(
     assert said in err
     if "does not fit" in said:
         # Of 80, less what the driver keeps.
-            assert "which has 79.1 GiB" in err
+        assert "which has 79.1 GiB" in err
 
 
 @pytest.mark.adr("0160-D4")
