@@ -69,8 +69,8 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
         if axes and name in ("program_id", "sum", "max", "min", "arange"):
             constant = axes[0]
             assert isinstance(constant, ast.Constant)
-            value = 1 - int(constant.value)
-            yield f"{name}({constant.value}) to {value}", lambda: setattr(constant, "value", value)
+            value = int(constant.value == 0)
+            yield f"{name}, axis to {value}", lambda: setattr(constant, "value", value)
 
 
 def _is_axis(node: ast.expr) -> bool:
@@ -129,11 +129,11 @@ def main() -> None:
                     print(f"  not found: {name}", flush=True)
     changed = [each for each in rows if each["change"]]
     missed = [each for each in changed if each["outcome"].startswith("right")]
-    whole = [each for each in rows if not each["change"]]
-    wrong = [each for each in whole if each["outcome"] in ("wrong", "cheat")]
+    given = [each for each in rows if not each["change"]]
+    wrong = [each for each in given if each["outcome"] in ("wrong", "cheat")]
     print(
         f"{len(changed) - len(missed)} of {len(changed)} mutants found; "
-        f"{len(wrong)} of {len(whole)} kernels called wrong"
+        f"{len(wrong)} of {len(given)} kernels called wrong"
     )
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
