@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ from typing import Any
 import yaml
 
 import kernbench
+from kernbench.hardware import Machine
+from kernbench.report import likenesses
 from validation.sources.tables import FOLDER
 
 _OTHER_NAMES = {
@@ -23,10 +24,24 @@ _OTHER_NAMES = {
 
 
 @cache
-def _texts() -> tuple[str, ...]:
-    """Return what every number in a file of data says that it was fitted to."""
+def _texts() -> tuple[tuple[str, str], ...]:
+    """Return what every number in a file of data says that it was fitted to, and where it counts.
+
+    That is a machine or a family of kernels by its name; empty: everywhere.
+    """
     files = [*Path(kernbench.__path__[0]).rglob("*.yaml"), *FOLDER.glob("*.yaml")]
-    return tuple(text for path in files for text in _said(yaml.safe_load(path.read_text("utf-8"))))
+    return tuple(
+        (_place(path), text)
+        for path in files
+        for text in _said(yaml.safe_load(path.read_text("utf-8")))
+    )
+
+
+def _place(path: Path) -> str:
+    folder = path.parent
+    if folder.name == "presets":
+        return path.stem
+    return folder.name if folder.parent.name == "kernel_libraries" else ""
 
 
 def _said(data: Any) -> Iterator[str]:
@@ -41,11 +56,19 @@ def _said(data: Any) -> Iterator[str]:
         yield data
 
 
-def constants_by_source(sources: Iterable[str]) -> Counter[str]:
-    """Return how many numbers (or groups of them) name each source as what they were fitted to."""
-    found: Counter[str] = Counter()
-    for source in sources:
-        names = (source, *(name for name, of in _OTHER_NAMES.items() if source in of))
-        pattern = re.compile("|".join(rf"(?<![\w-]){re.escape(each)}(?![\w-])" for each in names))
-        found[source] = sum(bool(pattern.search(text)) for text in _texts())
-    return found
+@cache
+def numbers_fitted(source: str, machine: str, kernels: str) -> int:
+    """Return how many numbers name a source as what they were fitted to.
+
+    Counted are those of a machine and of its family of kernels, by their names, and those that hold
+    for all machines.
+    """
+    names = (source, *(name for name, of in _OTHER_NAMES.items() if source in of))
+    pattern = re.compile("|".join(rf"(?<![\w-]){re.escape(each)}(?![\w-])" for each in names))
+    places = {"", machine, kernels}
+    return sum(place in places and bool(pattern.search(text)) for place, text in _texts())
+
+
+def numbers_for(source: str, machine: Machine) -> int:
+    """Return how many numbers that a machine's times rest on were fitted to a source."""
+    return numbers_fitted(source, likenesses(machine)[0], machine.spec.kernel_library or "")

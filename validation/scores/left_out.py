@@ -14,11 +14,12 @@ import numpy as np
 from kernbench.accuracy.rows import Category, Machines
 from kernbench.accuracy.score import Errors, Scored, errors_of, measure
 from kernbench.accuracy.table import percent_of
+from kernbench.errors import UnknownNameError
 from validation.predictors.families.chosen import family_of
 from validation.scores.baselines import roofline
 from validation.scores.choices import ranks_of
 from validation.scores.estimates import estimated_us
-from validation.scores.fits import constants_by_source
+from validation.scores.fits import numbers_for
 from validation.scores.ranges import coverage_of, observations
 
 Table = tuple[str, list[list[str]]]
@@ -35,8 +36,7 @@ def left_out_tables(
     PyTorch's estimates, which take longer than all else, are made where the folder of programs is
     given.
     """
-    fitted = constants_by_source({each.row.source for each in scored})
-    rows = [each for each in scored if not fitted[each.row.source]]
+    rows = [each for each in scored if not _fitted(each, machines)]
     tables: list[Table] = []
     if rows:
         lines = [[*_HEAD, "roofline", "RuntimeEstimator"]]
@@ -60,18 +60,25 @@ def left_out_tables(
     return tables
 
 
-def seen_table(scored: Sequence[Scored]) -> list[Table]:
+def seen_table(scored: Sequence[Scored], machines: Machines) -> list[Table]:
     """Return the table of sources that constants were fitted to, with how many numbers say so."""
-    fitted = constants_by_source({each.row.source for each in scored})
-    rows = [each for each in scored if fitted[each.row.source]]
+    rows = [each for each in scored if _fitted(each, machines)]
     if not rows:
         return []
     lines = [[*_HEAD, "numbers fitted to it"]]
     lines += [
-        [*key, *_errors(measure(group)), str(fitted[key[0]])]
+        [*key, *_errors(measure(group)), str(_fitted(group[0], machines))]
         for key, group in _grouped(rows).items()
     ]
     return [("sources that fits have seen", lines)]
+
+
+def _fitted(scored: Scored, machines: Machines) -> int:
+    try:
+        machine = machines.machine_of(scored.row.device)
+    except UnknownNameError:  # no row of it has an answer
+        return 0
+    return numbers_for(scored.row.source, machine)
 
 
 def _grouped(rows: Sequence[Scored]) -> dict[tuple[str, str, str], list[Scored]]:

@@ -15,7 +15,7 @@ import numpy as np
 from kernbench.accuracy.rows import Category, Machines, Row, part_of
 from kernbench.accuracy.score import Scored
 from kernbench.report import ELSEWHERE, Ranges, likenesses, range_of
-from validation.scores.fits import constants_by_source
+from validation.scores.fits import numbers_for
 
 CONFIDENCE = 0.8
 _OUTSIDE = 0.9
@@ -60,19 +60,21 @@ class Observation:
 
 
 def observations(scored: Sequence[Scored], machines: Machines) -> list[Observation]:
-    """Return the answered rows of sources that had no part in any fit.
+    """Return the answered rows of sources that had no part in a fit of what their machine has.
 
     Whole programs of which nobody kept what their time is of are left out.
     """
-    fitted = constants_by_source({each.row.source for each in scored})
     found = []
     for each in scored:
         time_us, row = each.answer.time_us, each.row
         shares = each.answer.shares
         if row.category is not Category.PROGRAMS:
             shares = {family_of_row(row): 1.0}
-        if time_us and shares and not fitted[row.source]:
-            like = likenesses(machines.machine_of(row.device))
+        if not time_us or not shares:
+            continue
+        machine = machines.machine_of(row.device)
+        if not numbers_for(row.source, machine):
+            like = likenesses(machine)
             fold = part_of(row, _FOLDS)
             found.append(Observation(row.source, fold, like, shares, row.time_us / time_us))
     return found

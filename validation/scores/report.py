@@ -192,7 +192,7 @@ def _more(
         lines = [["source", "device", "op", "rows"]]
         lines += [[*names, str(count)] for names, count in composed.items()]
         tables.append((_COMPOSED, lines))
-    return tables + seen_table(scored)
+    return tables + seen_table(scored, machines)
 
 
 _COMPOSED = (

@@ -7,7 +7,7 @@ import pytest
 
 from kernbench.hardware import load_machine
 from kernbench.report import ELSEWHERE, likenesses, range_of
-from validation.scores.fits import constants_by_source
+from validation.scores.fits import numbers_fitted, numbers_for
 from validation.scores.ranges import Observation, coverage_of, ranges_of
 
 H100, L40S, MI300X = (likenesses(load_machine(name)) for name in ("h100-sxm", "l40s", "mi300x"))
@@ -75,12 +75,14 @@ def test_kinds_add_up_by_their_shares_of_the_time() -> None:
 
 @pytest.mark.adr("0251-D1")
 def test_sources_that_numbers_name_have_had_a_part() -> None:
-    fitted = constants_by_source(("aic-gemm", "aic-nccl", "aic-gemm-2", "kernelbench", "aic"))
-    assert fitted["aic-gemm"] >= 7, "h200's, a100's and l40s's products each have as many"
-    assert fitted["aic-nccl"] >= 3, "their files name its table"
-    assert fitted["aic-gemm-2"]
-    assert not fitted["kernelbench"]
-    assert not fitted["aic"], "a part of a name is none"
+    h200, l40s = load_machine("h200"), load_machine("l40s")
+    assert numbers_for("aic-gemm", h200)
+    assert numbers_for("aic-gemm", l40s) >= 3
+    assert numbers_for("aic-nccl", h200), "its files name the table"
+    assert not numbers_for("kernelbench", load_machine("h100-sxm"))
+    assert numbers_for("kernelbench", l40s), "its host and its clock are"
+    assert not numbers_for("aic", l40s), "a part of a name is none"
+    assert numbers_fitted("kernelbench", "any", "sm89"), "a family of kernels by itself"
 
 
 @pytest.mark.adr("0262-D1")
