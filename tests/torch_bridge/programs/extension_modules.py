@@ -7,6 +7,8 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
+import triton
+import triton.language as tl
 from torch.testing import assert_close
 
 sys.path.insert(0, sys.argv[1])
@@ -124,6 +126,12 @@ def experts():
         like(weights, best.values / best.values.sum(-1, keepdim=True))
 
 
+@triton.jit
+def add(a, b, out):
+    at = tl.program_id(0)
+    tl.store(out + at, tl.load(a + at) + tl.load(b + at))
+
+
 def memory_of_both():
     host = torch.zeros(8, dtype=torch.int32).pin_memory()
     view = OPS.get_cuda_view_from_cpu_tensor(host[2:])
@@ -131,6 +139,10 @@ def memory_of_both():
     assert view.shape == (6,)
     host[3] = 7
     assert view.tolist() == [0, 7, 0, 0, 0, 0]
+    # A kernel tells two views apart, without data, too.
+    other, out = OPS.get_cuda_view_from_cpu_tensor(torch.full((6,), 3, dtype=torch.int32)), view + 0
+    add[(6,)](view, other, out)
+    assert out.tolist() == [3, 10, 3, 3, 3, 3]
     view.add_(1)
     torch.cuda.synchronize()
     assert host.tolist() == [0, 0, 1, 8, 1, 1, 1, 1]

@@ -131,6 +131,7 @@ def test_operators_of_an_engine_compute_what_pytorch_does(engine: Path, data: bo
     assert "engine_ops.moe_align_block_size" in said
     assert ("_vllm_fa3_C.fwd" in said) == data
     assert any("engine_ops.never_defined" in each for each in lines)
+    assert sum("(UVA) is timed as" in each for each in lines) == 1
     names = [each.template.name for each in context.run.op_log.instances]
     assert names.count("engine_ops.topk_softmax") == 1
 
