@@ -23,7 +23,7 @@ _NVML_NO_ARGUMENT, _NVML_NOT_SUPPORTED = 2, 3
 
 
 def install(patches: Patches) -> None:
-    """Let programs open these libraries where they are not installed."""
+    """Let programs open those of the simulated devices, whatever is installed."""
     load = ctypes.CDLL
 
     class CDLL(load):  # type: ignore[valid-type, misc]
@@ -33,7 +33,7 @@ def install(patches: Patches) -> None:
             found = _NAME.search(str(name)) if HERE.process is not None else None
             if found is not None:
                 return _LIBRARIES[found[1]]()
-            return load(name, *args, **kwargs)
+            return super().__new__(cls)
 
     patches.set(ctypes, "CDLL", CDLL)
 
