@@ -64,7 +64,11 @@ greedy = SamplingParams(max_tokens={NEW_TOKENS}, temperature=0, ignore_eos=True)
 made = llm.generate(prompts, greedy, use_tqdm=False)
 json.dump([list(each.outputs[0].token_ids) for each in made], open(found, "w"))
 """
-ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
+ONE_PROCESS = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+}
 
 
 def main() -> int:

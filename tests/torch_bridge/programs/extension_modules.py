@@ -7,10 +7,13 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
+import triton
+import triton.language as tl
 from torch.testing import assert_close
 
 sys.path.insert(0, sys.argv[1])
 import engine._C
+import engine._fa2
 import engine._fa3  # noqa: F401
 
 OPS, FA3 = torch.ops.engine_ops, torch.ops._vllm_fa3_C
@@ -97,6 +100,64 @@ def attention():
     like(turned, torch.view_as_real(as_complex * turns[:, None]).flatten(1))
 
 
+def parts_of_attention():
+    """Keys in two parts, each attended to by itself, merged to attention over all of them."""
+    q, k, v = (torch.randn(6, 2, 32, **HALF) for _ in "qkv")
+    ends_q = torch.tensor([0, 6], device="cuda", dtype=torch.int32)
+
+    def over(keys):
+        ends_k = torch.tensor([0, keys.stop - keys.start], device="cuda", dtype=torch.int32)
+        return torch.ops._vllm_fa2_C.varlen_fwd(
+            q, k[keys], v[keys], None, ends_q, ends_k, None, None, None, None, 6, 6, 0.0,
+            32**-0.5, False, False, -1, -1, 0.0, False, 0, None,
+        )  # fmt: skip
+
+    (first, first_lse), (second, second_lse) = over(slice(0, 4)), over(slice(4, 6))
+    out, lse = torch.empty_like(first), torch.empty_like(first_lse)
+    OPS.merge_attn_states(out, lse, first, first_lse, second, second_lse, None, None)
+    whole, whole_lse = over(slice(0, 6))
+    like(out, whole)
+    like(lse, whole_lse)
+    heads = (each.cpu().float().transpose(0, 1) for each in (q, k, v))
+    like(whole, F.scaled_dot_product_attention(*heads).transpose(0, 1))
+
+
+def tables_and_caches():
+    ids, rows = torch.tensor([3, 9, 12], device="cuda"), torch.randn(8, 64, **HALF)
+    out = torch.empty(3, 64, **HALF)
+    OPS.vocab_parallel_embedding(out, ids, rows, 8, 16, 0, 20, 20)
+    like(out, torch.stack((torch.zeros(64), *(rows.cpu().float()[each] for each in (1, 4)))))
+    cache, scale = torch.zeros(3, 4, 24, **HALF), torch.ones(1, device="cuda")
+    latent, rotary = torch.randn(5, 16, **HALF), torch.randn(5, 8, **HALF)
+    slots = torch.tensor([8, 9, 10, 11, 1], device="cuda")
+    OPS.concat_and_cache_mla(latent, rotary, cache, slots, "auto", scale)
+    found = torch.empty(5, 24, **HALF)
+    numbers = {"device": "cuda", "dtype": torch.int32}
+    OPS.gather_and_maybe_dequant_cache(
+        cache, found, torch.tensor([[2, 0]], **numbers), torch.tensor([0, 5], **numbers),
+        torch.zeros(5, **numbers), 5, "auto", scale, None,
+    )  # fmt: skip
+    like(found[:4], torch.cat((latent, rotary), 1)[:4])
+    assert not found[4].any()  # the first place of page 0, which nobody wrote
+
+
+def scores():
+    logits = torch.randn(3, 16, device="cuda")
+    penalized, seen = logits.clone(), torch.rand(3, 16, device="cuda") > 0.5
+    by = torch.tensor([1.0, 2.0, 3.0], device="cuda")
+    OPS.apply_repetition_penalties_(penalized, seen, torch.zeros_like(seen), by)
+    for row, (now, before) in enumerate(zip(penalized.tolist(), logits.tolist(), strict=True)):
+        for x, y, was in zip(now, before, seen[row].tolist(), strict=True):
+            factor = (1 + row) ** (-1 if y > 0 else 1) if was else 1
+            assert abs(x - y * factor) < 1e-5
+    ends = torch.tensor([16, 2, 5], device="cuda", dtype=torch.int32)
+    starts, places = torch.zeros_like(ends), torch.empty(3, 4, device="cuda", dtype=torch.int32)
+    OPS.top_k_per_row_prefill(logits, starts, ends, places, 3, 16, 1, 4)
+    for row, end in zip(range(3), ends.tolist(), strict=True):
+        best = logits[row, :end].cpu().argsort(descending=True)[:4].tolist()
+        assert places[row].tolist() == best + [-1] * (4 - len(best))
+
+
 def experts():
     tokens, count, chosen, block = 12, 4, 2, 16
     scores = torch.randn(tokens, count, device="cuda")
@@ -124,6 +185,12 @@ def experts():
         like(weights, best.values / best.values.sum(-1, keepdim=True))
 
 
+@triton.jit
+def add(a, b, out):
+    at = tl.program_id(0)
+    tl.store(out + at, tl.load(a + at) + tl.load(b + at))
+
+
 def memory_of_both():
     host = torch.zeros(8, dtype=torch.int32).pin_memory()
     view = OPS.get_cuda_view_from_cpu_tensor(host[2:])
@@ -131,6 +198,10 @@ def memory_of_both():
     assert view.shape == (6,)
     host[3] = 7
     assert view.tolist() == [0, 7, 0, 0, 0, 0]
+    # A kernel tells two views apart, without data, too.
+    other, out = OPS.get_cuda_view_from_cpu_tensor(torch.full((6,), 3, dtype=torch.int32)), view + 0
+    add[(6,)](view, other, out)
+    assert out.tolist() == [3, 10, 3, 3, 3, 3]
     view.add_(1)
     torch.cuda.synchronize()
     assert host.tolist() == [0, 0, 1, 8, 1, 1, 1, 1]
@@ -169,6 +240,9 @@ if HAS_DATA:
     norms_and_activations()
     quantized()
     attention()
+    parts_of_attention()
+    tables_and_caches()
+    scores()
 experts()
 memory_of_both()
 driver()

@@ -39,6 +39,21 @@ _OPERATORS = (
     "Tensor? maybe_expert_map, Tensor(a!)? scatter_idx=None) -> ()",
     "moe_sum(Tensor input, Tensor! output, Tensor? topk_ids=None, Tensor? expert_map=None, "
     "int more=0) -> ()",
+    "vocab_parallel_embedding(Tensor! out, Tensor input_ids, Tensor weight, "
+    "int org_vocab_start_index, int org_vocab_end_index, int num_org_vocab_padding, "
+    "int added_vocab_start_index, int added_vocab_end_index) -> ()",
+    "merge_attn_states( Tensor! output, Tensor!? output_lse, Tensor prefix_output, "
+    "Tensor prefix_lse, Tensor suffix_output, Tensor suffix_lse, "
+    "int!? prefill_tokens_with_context, Tensor? output_scale=None) -> ()",
+    "concat_and_cache_mla(Tensor kv_c, Tensor k_pe, Tensor! kv_cache, Tensor slot_mapping, "
+    "str kv_cache_dtype, Tensor scale, bool skip_scale=False) -> ()",
+    "gather_and_maybe_dequant_cache(Tensor src_cache, Tensor! dst, Tensor block_table, "
+    "Tensor cu_seq_lens, Tensor token_to_seq, int num_tokens, str kv_cache_dtype, Tensor scale, "
+    "Tensor? seq_starts) -> ()",
+    "apply_repetition_penalties_(Tensor! logits, Tensor prompt_mask, Tensor output_mask, "
+    "Tensor repetition_penalties) -> ()",
+    "top_k_per_row_prefill(Tensor logits, Tensor rowStarts, Tensor rowEnds, Tensor! indices, "
+    "int numRows, int stride0, int stride1, int topK) -> ()",
     "get_cuda_view_from_cpu_tensor(Tensor cpu_tensor) -> Tensor",
     "never_defined(Tensor input) -> Tensor",
 )
@@ -61,6 +76,16 @@ _FA3 = (
 )
 
 
+_FA2 = (
+    "varlen_fwd(Tensor! q, Tensor k, Tensor v, Tensor!? out, Tensor cu_seqlens_q, "
+    "Tensor cu_seqlens_k, Tensor? seqused_k, Tensor? leftpad_k, Tensor? block_table, "
+    "Tensor? alibi_slopes, int max_seqlen_q, int max_seqlen_k, float p_dropout, "
+    "float softmax_scale, bool zero_tensors, bool is_causal, int window_size_left, "
+    "int window_size_right, float softcap, bool return_softmax, int num_splits, Tensor? gen) -> "
+    "Tensor[]",
+)
+
+
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A package whose shared objects have names, texts and needs alone: no CUDA, and no code."""
@@ -72,6 +97,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, namespace, schemas in (
         ("_C", "engine_ops", _OPERATORS),
         ("_fa3", "_vllm_fa3_C", _FA3),
+        ("_fa2", "_vllm_fa2_C", _FA2),
         ("plain", "", ()),
     ):
         texts = (namespace, "not a (schema) -> at all", "%s: %zu -> ", *schemas)
@@ -131,6 +157,7 @@ def test_operators_of_an_engine_compute_what_pytorch_does(engine: Path, data: bo
     assert "engine_ops.moe_align_block_size" in said
     assert ("_vllm_fa3_C.fwd" in said) == data
     assert any("engine_ops.never_defined" in each for each in lines)
+    assert sum("(UVA) is timed as" in each for each in lines) == 1
     names = [each.template.name for each in context.run.op_log.instances]
     assert names.count("engine_ops.topk_softmax") == 1
 

@@ -23,7 +23,7 @@ _NVML_NO_ARGUMENT, _NVML_NOT_SUPPORTED = 2, 3
 
 
 def install(patches: Patches) -> None:
-    """Let programs open these libraries where they are not installed."""
+    """Let programs open those of the simulated devices, whatever is installed."""
     load = ctypes.CDLL
 
     class CDLL(load):  # type: ignore[valid-type, misc]
@@ -33,12 +33,12 @@ def install(patches: Patches) -> None:
             found = _NAME.search(str(name)) if HERE.process is not None else None
             if found is not None:
                 return _LIBRARIES[found[1]]()
-            return load(name, *args, **kwargs)
+            return super().__new__(cls)
 
     patches.set(ctypes, "CDLL", CDLL)
 
 
-class _Function:
+class _LibraryFunction:
     """A function of a library; ``ctypes`` lets programs set its types."""
 
     def __init__(self, call: Callable[..., int]) -> None:
@@ -62,13 +62,13 @@ def _number(value: Any) -> int:
 class _Nvml:
     """NVML of the devices that a program sees; handles are their numbers, from 1 on."""
 
-    def __getattr__(self, name: str) -> _Function:
+    def __getattr__(self, name: str) -> _LibraryFunction:
         """Return a function by name; what NVML has, and this has not, is not supported by it."""
         plain = re.sub(r"_v\d$", "", name)
         known = _NVML.get(plain)
         if known is None and not plain.startswith("nvml"):
             raise AttributeError(name)
-        made = _Function(known or (lambda *args: _NVML_NOT_SUPPORTED))
+        made = _LibraryFunction(known or (lambda *args: _NVML_NOT_SUPPORTED))
         setattr(self, name, made)
         return made
 
@@ -179,7 +179,7 @@ _NVML: dict[str, Callable[..., int]] = {
 class _CudaRuntime:
     """The CUDA runtime, for what needs no memory of its own."""
 
-    def __getattr__(self, name: str) -> _Function:
+    def __getattr__(self, name: str) -> _LibraryFunction:
         """Return a function by name, which says of itself if it is not there."""
         known = _RUNTIME.get(name)
         if known is None and not name.startswith("cuda"):
@@ -191,7 +191,7 @@ class _CudaRuntime:
                 f"{', '.join(_RUNTIME)} there; use torch.cuda for the rest"
             )
 
-        made = _Function(known or refuse)
+        made = _LibraryFunction(known or refuse)
         setattr(self, name, made)
         return made
 

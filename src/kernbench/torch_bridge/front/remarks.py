@@ -95,6 +95,11 @@ def _of_what_ran_instead(session: Session) -> list[str]:
             "operators of extension modules, which need CUDA, were computed by definition and "
             f"timed as kernels: {', '.join(sorted(session.operators))}"
         )
+    if session.views_host:
+        lines.append(
+            "memory of the host that devices reach by its address (UVA) is timed as their own, and "
+            "takes as much of theirs, not the host's link"
+        )
     if session.equal_scores:
         lines.append(
             "kernels that decide by scores, which a run without data does not know, were timed as "

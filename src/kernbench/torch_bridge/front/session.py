@@ -73,6 +73,8 @@ class Session:
         """Packages in whose place kernbench's stand-ins were imported."""
         self.operators: dict[str, None] = {}
         """Operators of extension modules that ran by kernbench's definitions."""
+        self.views_host = False
+        """Whether a device has memory of the host as its own tensor."""
         self.equal_scores: dict[str, None] = {}
         """Kernels that decide by scores, which a run without data took for equal."""
         self.lacking_operators: dict[str, None] = {}

@@ -17,7 +17,11 @@ from kernbench.torch_bridge.base.operations import describe
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs.attention import FlashCall
 from kernbench.torch_bridge.processes.process import current
-from kernbench.torch_bridge.replaced.extension_modules.definitions import Asked, defines, streams
+from kernbench.torch_bridge.replaced.extension_modules.definitions import (
+    OperatorAsked,
+    defines,
+    streams,
+)
 from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
     Lengths,
     between,
@@ -40,7 +44,7 @@ def _results(q: Tensor, v: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def _varlen(
-    asked: Asked,
+    asked: OperatorAsked,
     generation: int,
     q: Tensor,
     k: Tensor,
@@ -110,7 +114,7 @@ def _fa3_shapes(q: Tensor, v: Tensor, out: Tensor | None, **named: Any) -> list[
     ),
 )
 def _fa3(
-    asked: Asked,
+    asked: OperatorAsked,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -160,7 +164,7 @@ def _metadata(batch_size: int, seqused_k: Tensor) -> Tensor:
         *("window_size_right", "has_softcap", "num_splits", "pack_gqa", "sm_margin"),
     ),
 )
-def _scheduler_metadata(asked: Asked, batch_size: int, seqused_k: Tensor) -> Tensor:
+def _scheduler_metadata(asked: OperatorAsked, batch_size: int, seqused_k: Tensor) -> Tensor:
     return _metadata(batch_size, seqused_k)
 
 
@@ -170,7 +174,7 @@ def _scheduler_metadata(asked: Asked, batch_size: int, seqused_k: Tensor) -> Ten
     ignores=("zero_tensors", "return_softmax", "num_splits"),
 )
 def _fa2(
-    asked: Asked,
+    asked: OperatorAsked,
     q: Tensor,
     k: Tensor,
     v: Tensor,

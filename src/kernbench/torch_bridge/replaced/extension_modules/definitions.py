@@ -31,11 +31,11 @@ _MODULES = ("attention", "dense", "experts", "of_hosts", "quantized", "sampling"
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class OperatorDefinition:
     """An operator by its definition."""
 
     call: Callable[..., Any]
-    """Takes an :class:`Asked` and the arguments by name."""
+    """Takes an :class:`OperatorAsked` and the arguments by name."""
     parameters: frozenset[str]
     shapes: Callable[..., Any]
     """Takes the arguments by name, and returns results without data."""
@@ -46,7 +46,7 @@ class Definition:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OperatorAsked:
     """A call of an operator."""
 
     func: Any
@@ -88,10 +88,10 @@ class Asked:
         return lambda *given: compute(**dict(zip(names, given, strict=True)))
 
 
-_DEFINITIONS: dict[str, Definition] = {}
+_DEFINITIONS: dict[str, OperatorDefinition] = {}
 
 
-def definition_of(namespace: str, name: str) -> Definition | None:
+def definition_of(namespace: str, name: str) -> OperatorDefinition | None:
     """Return the definition of an operator, its namespace's own before one of all; else None."""
     if not _DEFINITIONS:
         for each in _MODULES:
@@ -105,7 +105,7 @@ def defines(
     on_host: bool = False,
     ignores: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Let a function of an :class:`Asked` and arguments by name be operators of these names.
+    """Let a function of an :class:`OperatorAsked` and named arguments be operators of these names.
 
     ``shapes`` returns results without data; an operator without results needs none. Arguments that
     change how, but not what it computes, are those in ``ignores``.
@@ -113,7 +113,7 @@ def defines(
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         parameters = frozenset(list(signature(function).parameters)[1:])
-        made = Definition(
+        made = OperatorDefinition(
             unseen(function), parameters, shapes or _nothing, on_host, frozenset(ignores)
         )
         _DEFINITIONS.update(dict.fromkeys(names, made))
@@ -136,7 +136,7 @@ def streams(
     """
 
     def add(compute: Callable[..., None]) -> Callable[..., None]:
-        def call(asked: Asked, **named: Any) -> None:
+        def call(asked: OperatorAsked, **named: Any) -> None:
             if moves is not None:
                 read, stored = moves(**named)
             else:
@@ -151,7 +151,7 @@ def streams(
                 compute, lambda sip_id: costs.streamed(name, read, stored, sip_id), follows=follows
             )
 
-        made = Definition(unseen(call), frozenset(signature(compute).parameters), _nothing)
+        made = OperatorDefinition(unseen(call), frozenset(signature(compute).parameters), _nothing)
         _DEFINITIONS.update(dict.fromkeys(names, made))
         return compute
 
@@ -164,7 +164,7 @@ def as_operation(func: Any, args: tuple[Any, ...], result: Any) -> Callable[[int
     return lambda sip_id: costs.timing(func, operation, args, {}, result, sip_id)
 
 
-def bind(definition: Definition, func: Any) -> Callable[..., Any]:
+def bind(definition: OperatorDefinition, func: Any) -> Callable[..., Any]:
     """Return the kernel of an operator for the dispatcher.
 
     Raises:
@@ -189,12 +189,12 @@ def bind(definition: Definition, func: Any) -> Callable[..., Any]:
             del named[each]
         if not definition.on_host:
             current().session.operators[name] = None
-        return definition.call(Asked(func, named), **named)
+        return definition.call(OperatorAsked(func, named), **named)
 
     return kernel
 
 
-def shapes_of(definition: Definition, func: Any) -> Callable[..., Any]:
+def shapes_of(definition: OperatorDefinition, func: Any) -> Callable[..., Any]:
     """Return the kernel of an operator for tensors without data."""
     arguments = {each.name: each.default_value for each in func._schema.arguments}
 
@@ -211,7 +211,7 @@ def _nothing(**named: Any) -> None:
 
 
 def as_routing(
-    asked: Asked,
+    asked: OperatorAsked,
     compute: Callable[..., None],
     scores: Tensor,
     ids: Tensor,

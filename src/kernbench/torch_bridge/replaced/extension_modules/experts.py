@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.replaced.extension_modules.definitions import (
-    Asked,
+    OperatorAsked,
     as_routing,
     defines,
     streams,
@@ -28,7 +28,12 @@ def _choose(
 
 
 def _route(
-    asked: Asked, scored: Any, gating: Tensor, bias: Tensor | None, renormalize: bool, by: float
+    asked: OperatorAsked,
+    scored: Any,
+    gating: Tensor,
+    bias: Tensor | None,
+    renormalize: bool,
+    by: float,
 ) -> None:
     def compute(
         topk_weights: Tensor,
@@ -52,7 +57,7 @@ def _route(
 
 @defines("topk_softmax")
 def _topk_softmax(
-    asked: Asked,
+    asked: OperatorAsked,
     topk_weights: Tensor,
     topk_indices: Tensor,
     token_expert_indices: Tensor,
@@ -66,7 +71,7 @@ def _topk_softmax(
 
 @defines("topk_sigmoid")
 def _topk_sigmoid(
-    asked: Asked,
+    asked: OperatorAsked,
     topk_weights: Tensor,
     topk_indices: Tensor,
     token_expert_indices: Tensor,
@@ -141,7 +146,7 @@ def _group_shapes(scores: Tensor, topk: int, **named: Any) -> tuple[Tensor, Tens
 
 @defines("grouped_topk", shapes=_group_shapes)
 def _grouped_topk(
-    asked: Asked,
+    asked: OperatorAsked,
     scores: Tensor,
     n_group: int,
     topk_group: int,

@@ -36,7 +36,7 @@ schemas are no text of it, but put together by its code."""
 
 def install(patches: Patches) -> None:
     """Let programs import extension modules that are linked with libraries of CUDA."""
-    operators = _Operators(patches)
+    operators = _DefinedOperators(patches)
     finder = _Finder(operators)
     # In front of all others, which would load the shared object.
     patches.set(sys, "meta_path", [finder, *sys.meta_path])
@@ -61,7 +61,7 @@ def install(patches: Patches) -> None:
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds extension modules that need CUDA, and is their loader."""
 
-    def __init__(self, operators: _Operators) -> None:
+    def __init__(self, operators: _DefinedOperators) -> None:
         self._operators = operators
         self._names: set[str] = set()
 
@@ -108,7 +108,7 @@ def _files(fullname: str, path: Sequence[str] | None) -> Iterator[Path]:
                 yield file
 
 
-class _Operators:
+class _DefinedOperators:
     """The operators that were defined for a run."""
 
     def __init__(self, patches: Patches) -> None:

@@ -9,22 +9,22 @@ from kernbench.torch_bridge.base.operations import describe
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.placement.host_views import view_of_host
 from kernbench.torch_bridge.processes.process import current
-from kernbench.torch_bridge.replaced.extension_modules.definitions import Asked, defines
+from kernbench.torch_bridge.replaced.extension_modules.definitions import OperatorAsked, defines
 
 
 @defines("get_cuda_view_from_cpu_tensor", on_host=True)
-def _view(asked: Asked, cpu_tensor: Tensor) -> Tensor:
+def _view(asked: OperatorAsked, cpu_tensor: Tensor) -> Tensor:
     return view_of_host(cpu_tensor)
 
 
 @defines("weak_ref_tensor", shapes=torch.empty_like)
-def _weak_ref(asked: Asked, input: Tensor) -> Tensor:
+def _weak_ref(asked: OperatorAsked, input: Tensor) -> Tensor:
     return input.detach()
 
 
 def _capability_from(*names: str, least: int) -> None:
     @defines(*names, on_host=True)
-    def call(asked: Asked, cuda_device_capability: int) -> bool:
+    def call(asked: OperatorAsked, cuda_device_capability: int) -> bool:
         return cuda_device_capability >= least
 
 
@@ -38,7 +38,7 @@ _capability_from("cutlass_scaled_mm_supports_block_fp8", least=90)
     "mxfp4_experts_quant_supported",
     on_host=True,
 )
-def _lacks(asked: Asked, cuda_device_capability: int) -> bool:
+def _lacks(asked: OperatorAsked, cuda_device_capability: int) -> bool:
     current().session.lacking_operators[describe(asked.func).name] = None
     return False
 
@@ -54,7 +54,7 @@ _ATTRIBUTES = {
 
 
 @defines("get_device_attribute", on_host=True)
-def _attribute(asked: Asked, attribute: int, device_id: int) -> int:
+def _attribute(asked: OperatorAsked, attribute: int, device_id: int) -> int:
     if attribute not in _ATTRIBUTES:
         raise UnsupportedTorchError(
             f"get_device_attribute({attribute}): of cudaDeviceAttr kernbench has "
@@ -64,5 +64,5 @@ def _attribute(asked: Asked, attribute: int, device_id: int) -> int:
 
 
 @defines("get_max_shared_memory_per_block_device_attribute", on_host=True)
-def _most_shared_memory(asked: Asked, device_id: int) -> int:
+def _most_shared_memory(asked: OperatorAsked, device_id: int) -> int:
     return int(torch.cuda.get_device_properties(device_id).shared_memory_per_block_optin)

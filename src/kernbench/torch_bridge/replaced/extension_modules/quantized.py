@@ -14,7 +14,7 @@ from torch.nn.functional import silu
 
 from kernbench.torch_bridge.costs import num_bytes
 from kernbench.torch_bridge.replaced.extension_modules.definitions import (
-    Asked,
+    OperatorAsked,
     as_operation,
     defines,
     streams,
@@ -158,7 +158,7 @@ def _rms_norm_rows(
 
 @defines("cutlass_scaled_mm")
 def _scaled_mm(
-    asked: Asked,
+    asked: OperatorAsked,
     out: Tensor,
     a: Tensor,
     b: Tensor,

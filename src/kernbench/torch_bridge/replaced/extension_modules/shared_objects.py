@@ -28,7 +28,7 @@ _NO_BYTES = 8
 """The type of sections that have no bytes in the file."""
 
 
-class Operators(NamedTuple):
+class RegisteredOperators(NamedTuple):
     """What a shared object registers with PyTorch's dispatcher."""
 
     namespaces: tuple[str, ...]
@@ -42,7 +42,7 @@ def needs_cuda(path: Path) -> bool:
 
 
 @cache
-def operators_of(path: Path) -> Operators:
+def operators_of(path: Path) -> RegisteredOperators:
     """Return the operators whose schemas a shared object has as text."""
     sections = _sections(path)
     found = _REGISTERS.findall(sections.get(".strtab", b""))
@@ -51,7 +51,7 @@ def operators_of(path: Path) -> Operators:
     names = {_KEY.sub("", each.decode()) for each in found} & {
         each.decode("latin-1") for each in text.split(b"\0")
     }
-    return Operators(tuple(sorted(names)), tuple(dict.fromkeys(_schemas(text))))
+    return RegisteredOperators(tuple(sorted(names)), tuple(dict.fromkeys(_schemas(text))))
 
 
 def _schemas(text: bytes) -> Iterator[tuple[str | None, str]]:
