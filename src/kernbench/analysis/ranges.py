@@ -73,7 +73,7 @@ def part_of(
         chosen = slice(None) if steps is None else _slice(log, named, steps, f"ranges {name}")
         count = len(named[chosen])
         more = "" if count == 1 else f", {count} ranges of the name"
-        called = name if steps is None else f"{name} {steps}"
+        called = name if steps is None else f"{name}[{steps}]"
 
         def find(other: OpLog) -> Window:
             like = None if other is log else log
