@@ -249,6 +249,35 @@ class FoldingCommand(TyperCommand):
         return [*found[:of_program], *args[of_program:]]
 
 
+class ProgramCommand(FoldingCommand):
+    """A command of a program, whose own options may stand behind it where it has none of them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, self.in_order(ctx, args))
+
+    def in_order(self, ctx: Any, args: list[str]) -> list[str]:
+        """Return the arguments with our options before the program."""
+        from pathlib import Path
+
+        from kernbench.cli.programs.arguments import taken_back
+
+        args = self.spelled_out(ctx, args)
+        values, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        program, behind = values.get("program"), list(values.get("args") or ())
+        if not behind or values.get("module") or not Path(str(program)).is_file():
+            return args
+        options = {
+            name: not getattr(each, "is_flag", False)
+            for each in self.get_params(ctx)
+            if each.param_type_name == "option"
+            for name in (*each.opts, *each.secondary_opts)
+            if name.startswith("--")
+        }
+        ours, theirs = taken_back(Path(str(program)), behind, options)
+        ahead = len(args) - len(behind) - 1
+        return [*args[:ahead], *ours, args[ahead], *theirs] if ours else args
+
+
 class AxesCommand(TyperCommand):
     """A command with axes, for which it names its own option where another's is given."""
 

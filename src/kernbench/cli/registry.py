@@ -15,6 +15,8 @@ from typer.core import TyperGroup
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.logs import LEVELS, VARIABLE, show_logs
 
+_LONGEST = 1000
+
 
 def _show_logs(level: str | None) -> None:
     if level:
@@ -56,7 +58,20 @@ def _add_log_level(command: Any) -> None:
         _add_log_level(each)
 
 
-class Commands(TyperGroup):
+class Listing(TyperGroup):
+    """Commands that are listed with the whole first sentence of each."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        rows = [
+            (name, command.get_short_help_str(_LONGEST))
+            for name in self.list_commands(ctx)
+            if (command := self.get_command(ctx, name)) is not None and not command.hidden
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class Commands(Listing):
     """The commands; wrong usage exits with 2, Ctrl-C with 130, each with one line.
 
     Each has ``--log-level``, and so have all of them together, before a command's name.

@@ -213,8 +213,7 @@ FILES: dict[str, tuple[Any, list[tuple[Any, ...]]]] = {
 """Columns, who answers their rows, and rows: operation, dtype as people write it, shape."""
 
 
-@pytest.mark.slow
-@pytest.mark.adr("0261-D2")
+@pytest.mark.campaign
 @pytest.mark.adr("0261-D3")
 def test_a_chip_of_ones_own_is_found_from_a_few_rows(
     tmp_path: Path,
@@ -261,6 +260,7 @@ def test_a_chip_of_ones_own_is_found_from_a_few_rows(
     assert (source_of(fitted, "sip.pe.gemm.flops_per_clock.int8") or "").startswith("assumed")
 
 
+@pytest.mark.adr("0261-D2")
 def test_rates_that_a_source_states_stay_unless_they_are_named() -> None:
     spec = load_machine("h100-sxm").spec
     free, stated = rates_of(spec)

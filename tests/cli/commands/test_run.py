@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from kernbench.cli.app import app
 from kernbench.cli.programs.own_torch import uses_of_own_torch
 from kernbench.hardware import machine_text
 from kernbench.runtime_api import RuntimeContext
+from tests.cli.command_line import kernbench
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -129,11 +133,57 @@ def test_options_of_ours_behind_a_program_are_noted_before_it_starts(run: Run) -
     assert not Path("t.json").exists()
 
 
-def test_options_of_ours_are_noted_before_a_pytorch_program_refuses_them(run: Run) -> None:
+@pytest.mark.parametrize("command", ["run", "script"])
+def test_options_of_ours_behind_a_program_that_has_none_of_that_name_are_ours(
+    run: Run, command: str
+) -> None:
+    Path("says.py").write_text(
+        "import argparse\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--epochs')\n"
+        "parser.add_argument('--memory', action='store_true')\n"
+        "print('got', parser.parse_args())\n"
+    )
+    args = ["--machine", "h100-sxm", "--epochs", "3", "--no-data", "--memory", "--json=t.json"]
+    done = kernbench(command, "says.py", *args)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "got Namespace(epochs='3', memory=True)" in done.stdout
+    assert json.loads(Path("t.json").read_text())["machine"] == "h100-sxm"
+    # One that reads nothing; and what is meant for the program.
+    Path("silent.py").write_text("print('silent')\n")
+    assert kernbench(command, "silent.py", "--machine", "h200", "--json", "s.json").exit_code == 0
+    assert json.loads(Path("s.json").read_text())["machine"] == "h200"
+    refused = kernbench(command, "says.py", "--", "--machine", "h200")
+    assert refused.exit_code == 2
+    assert "unrecognized arguments: " in refused.stderr
+
+
+def test_options_of_ours_behind_a_pytorch_program_are_ours(run: Run) -> None:
     pytest.importorskip("torch")
-    status, _, err = run("train.py", "--machine", "h100-sxm")
-    assert status == 2
-    assert err.startswith("note: --machine goes to train.py, as with python;")
+    status, out, err = run("train.py", "--machine", "h100-sxm")
+    assert (status, err) == (0, "")
+    assert "On h100-sxm:" in out
+
+
+def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, each in command.commands.items():
+        if hasattr(each, "commands"):
+            yield from _commands(each, (*path, name))
+        else:
+            yield (*path, name), each
+
+
+def test_each_help_has_an_example_and_each_list_whole_sentences() -> None:
+    root = typer.main.get_command(app)
+    for path, command in _commands(root):
+        if command.callback.__module__.startswith("validation"):
+            continue
+        words = " ".join(("kernbench", *path))
+        assert re.search(rf"^{words} ?", command.help, re.MULTILINE), words
+    for group in ((), ("machine",)):
+        listed = kernbench(*group, "--help").output.partition("Commands:")[2]
+        assert "..." not in listed
+        assert listed.count(".\n") > 3
 
 
 @pytest.mark.parametrize("args", [["--epochs"], ["--help"], ["--", "--machine"], ["--seed", "3"]])

@@ -72,7 +72,7 @@ def make_app(model: Callable[[], RowModel] | None = None) -> typer.Typer:
         machine new; the rest are overheads and shares that no vendor states. Whole shapes are kept
         apart and only scored: their error is what other rows will see.
 
-        kernbench machine new mychip --like h100-sxm; kernbench calibrate mychip.yaml rows.csv
+        kernbench calibrate mychip.yaml rows.csv
         """
         calibrate(
             CalibrateOptions(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernbench.cli import options as given
+from kernbench.cli.registry import Listing
 from kernbench.errors import KernbenchError, UnknownNameError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -36,7 +37,10 @@ class CollectiveOptions:
 
 PLACE = 80
 app = typer.Typer(
-    name="collective", help="Look into a collective before it runs.", no_args_is_help=True
+    name="collective",
+    help="Look into a collective before it runs.",
+    no_args_is_help=True,
+    cls=Listing,
 )
 
 
@@ -55,6 +59,8 @@ def _show_collective(
     steps: Annotated[int, typer.Option(min=0, help="How many steps to print.")] = 32,
 ) -> None:
     """Show a collective's algorithm, its modeled time, its bound, and its schedule step by step.
+
+    kernbench collective show all_reduce --machine h100-sxm --ranks 8 --size 64M
 
     The message is as nccl-tests counts it, in elements of 2 bytes; of one rank for all_to_all. The
     bench ccl_selection prints what every other way would take.

@@ -79,6 +79,8 @@ class GoodputOptions(given.AnalysisOptions):
 def _goodput(context: typer.Context, options: GoodputOptions) -> int:
     """Say how much of its time a long run works for good when devices fail, and when to checkpoint.
 
+    kernbench goodput --devices 16384 --checkpoint-s 60 --step 12
+
     By Young's and Daly's closed forms, and by simulated histories beside them.
     """
     return guarded(lambda: show_goodput(options), options.debug, usage=True)

@@ -7,10 +7,14 @@ from typing import Annotated
 import typer
 
 from kernbench.cli import options as given
+from kernbench.cli.registry import Listing
 
 PLACE = 70
 app = typer.Typer(
-    name="kernel", help="Look into a kernel without running it on data.", no_args_is_help=True
+    name="kernel",
+    help="Look into a kernel without running it on data.",
+    no_args_is_help=True,
+    cls=Listing,
 )
 
 
@@ -37,6 +41,8 @@ def _show_kernel(
     debug: given.Debug = False,
 ) -> None:
     """Show a kernel's TTIR, its commands, its TCM use and its modeled schedule.
+
+    kernbench kernel show norm.py:rms_norm --machine h100-sxm
 
     FILE is a bench or any program that launches the kernel; it runs without data, up to the first
     launch of the kernel.

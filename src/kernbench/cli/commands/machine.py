@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kernbench.cli.registry import Listing
 from kernbench.errors import KernbenchError, UsageError
 
 PLACE = 60
@@ -18,12 +19,16 @@ app = typer.Typer(
     name="machine",
     help="Show machines, and write files for those of your own.",
     no_args_is_help=True,
+    cls=Listing,
 )
 
 
 @app.command("list")
 def _list_machines() -> None:
-    """List the machines, the numbers of SIPs that they come in, and what they are."""
+    """List the machines, the numbers of SIPs that they come in, and what they are.
+
+    kernbench machine list
+    """
     raise typer.Exit(list_machines())
 
 
@@ -39,7 +44,9 @@ def _show_machine(
 ) -> None:
     """Show a machine: a picture of its parts and links, then every number of its description.
 
-    kernbench machine show h100-sxm:2x8; kernbench machine show --run mlp.run
+    kernbench machine show h100-sxm:2x8
+
+    kernbench machine show --run mlp.run
     """
     raise typer.Exit(show_machine(name, run))
 
@@ -56,8 +63,7 @@ def _new_machine(
 ) -> None:
     """Write a machine file with every key, its meaning, unit, bounds and default as comments.
 
-    kernbench machine new mychip --like h100-sxm; kernbench machine set mychip.yaml
-    sip.cube.hbm_bandwidth_gbps=4000
+    kernbench machine new mychip --like h100-sxm
     """
     new_machine(name, like, output)
 
@@ -83,7 +89,10 @@ def _set_keys(
 def _check_machine(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="As --machine takes it.")],
 ) -> None:
-    """Check a machine file at all of its sizes; name numbers that have no source."""
+    """Check a machine file at all of its sizes; name numbers that have no source.
+
+    kernbench machine check mychip.yaml
+    """
     raise typer.Exit(check_machine(name))
 
 
@@ -92,13 +101,19 @@ def _diff_machines(
     first: Annotated[str, typer.Argument(metavar="A", help="As --machine takes it.")],
     second: Annotated[str, typer.Argument(metavar="B", help="The machine to compare with it.")],
 ) -> None:
-    """Show the keys in which two machines differ."""
+    """Show the keys in which two machines differ.
+
+    kernbench machine diff h100-sxm h200
+    """
     raise typer.Exit(diff_machines(first, second))
 
 
 @app.command("schema")
 def _print_schema() -> None:
-    """Print the JSON schema of machine files, by which editors complete and check them."""
+    """Print the JSON schema of machine files, by which editors complete and check them.
+
+    kernbench machine schema > machine.schema.json
+    """
     raise typer.Exit(print_schema())
 
 

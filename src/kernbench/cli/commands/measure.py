@@ -48,6 +48,8 @@ def _measure(
 ) -> None:
     """Time kernbench's Triton kernels and the vendor's GEMM on this computer's GPU.
 
+    kernbench measure --out measured
+
     Writes CSV files that validate and calibrate read. Needs PyTorch with CUDA beside kernbench.
     """
     options = MeasureOptions(

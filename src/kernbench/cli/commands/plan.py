@@ -90,6 +90,8 @@ class PlanOptions:
 def _plan(context: typer.Context, options: PlanOptions) -> int:
     """Rank the ways of splitting a model over devices, by modeled time.
 
+    kernbench plan --model llama-3-70b --machine h100-sxm --devices 64
+
     All sizes of tensor (TP, inside a node), pipeline (PP), context (CP), data (DP) and expert
     parallelism (EP) that divide the devices and the model, with and without sequence parallelism
     (SP) and recomputation of activations, several micro-batches, and ways to share state (FSDP2,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from kernbench.cli import options as given
 from kernbench.cli.programs.bench_file import known_benches
@@ -75,7 +76,7 @@ def kind_asked(program: str, is_module: object) -> Kind:
     return Kind.PYTORCH if is_module else kind_of(program)
 
 
-class _RunCommand(given.FoldingCommand):
+class _RunCommand(given.ProgramCommand):
     """The command, which reads options after FILE as its own if FILE is a bench."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -85,8 +86,10 @@ class _RunCommand(given.FoldingCommand):
         program = values.get("program")
         if not isinstance(program, str) or kind_asked(program, values.get("module")) is Kind.BENCH:
             ctx.allow_interspersed_args = True
+        else:
+            args = self.in_order(ctx, args)
         try:
-            return super().parse_args(ctx, args)
+            return TyperCommand.parse_args(self, ctx, args)
         except Exception as error:
             # Click knows possibilities only for options that there are not, a class that Typer does
             # not show.
@@ -123,9 +126,14 @@ class _RunCommand(given.FoldingCommand):
 def _run(context: typer.Context, options: RunOptions) -> int:
     """Run a bench, a script or a PyTorch program on a machine and show where the time went.
 
+    kernbench run gemm --machine h100-sxm -p m=4096 --no-data
+
+    kernbench run --nproc-per-node 8 train.py --batch 16 --machine h100-sxm --save train.run
+
     What FILE is, its syntax tree says: a bench defines run(torch, ...) for others to call; what
     imports PyTorch is run as by torchrun; anything else is run as python FILE. Arguments of a
-    program come after FILE, options of kernbench before it.
+    program come after FILE; options of kernbench before it, or after it where the program has none
+    of that name (it reads them with argparse, or reads none).
     """
     if not options.program:
         if options.show_help:

@@ -48,6 +48,8 @@ app = typer.Typer()
 def _trace(context: typer.Context, options: TraceOptions) -> int:
     """Write the timeline of a saved run, with its critical path, for ui.perfetto.dev.
 
+    kernbench trace train.run train.pftrace
+
     Or, with --kineto, --chakra or --csv, files that other tools read.
     """
     return guarded(lambda: write_timeline(options), options.debug, usage=True)

@@ -54,7 +54,10 @@ def _validate(
         typer.Option(metavar="FILE", help="Your machine for the devices it lists; repeatable."),
     ] = None,
 ) -> None:
-    """Score the model on measured rows: errors per category, device and source."""
+    """Score the model on measured rows: errors per category, device and source.
+
+    kernbench validate rows.csv --machine mychip.yaml
+    """
     validate(
         ValidateOptions(
             data=tuple(data), json=json, worst=worst, jobs=jobs, machines=tuple(machine or ())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 
@@ -29,6 +30,42 @@ def say_whose_options(path: Path, args: Sequence[str], options: Collection[str])
             file=sys.stderr,
             flush=True,
         )
+
+
+_READS_MORE = re.compile(
+    r"\b(argv|parse_known_args|HfArgumentParser|absl|click|fire|hydra|jsonargparse|tyro|typer)\b"
+)
+"""What a program reads options with that its text does not show."""
+
+
+def taken_back(
+    path: Path, args: Sequence[str], options: Mapping[str, bool]
+) -> tuple[list[str], list[str]]:
+    """Return which arguments behind a program are kernbench's, and which are the program's.
+
+    ``options`` are names of kernbench's options, and whether each has a value. They are kernbench's
+    where the program would refuse them: it reads its options with argparse, and has none of that
+    name, or reads none. All else is the program's, and what stands behind a ``--``.
+    """
+    from kernbench.cli.sweeps.program_options import options_of
+    from kernbench.cli.sweeps.sources import program_sources
+
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in program_sources(path)]
+    own = options_of(path)
+    reads = any("argparse" in text for text in texts)
+    if any(map(_READS_MORE.search, texts)) or (reads and not own):
+        return [], list(args)
+    theirs = {each.spelled for each in own.values()} | {"--help"}
+    ours: list[str] = []
+    left = list(args)
+    kept: list[str] = []
+    while left and left[0] != "--":
+        name, equals, _ = left[0].partition("=")
+        is_ours = name in options and name not in theirs
+        count = 2 if is_ours and options[name] and not equals else 1
+        (ours if is_ours else kept).extend(left[:count])
+        del left[:count]
+    return ours, [*kept, *left]
 
 
 def exit_status(end: SystemExit) -> int:

@@ -41,7 +41,10 @@ app = typer.Typer()
 
 @options_command(app, "diff")
 def _diff(context: typer.Context, options: DiffOptions) -> int:
-    """Say why one saved run takes longer than another, by parts that add up to the difference."""
+    """Say why one saved run takes longer than another, by parts that add up to the difference.
+
+    kernbench diff before.run after.run
+    """
     return guarded(lambda: show_difference(options), options.debug, usage=True)
 
 

@@ -40,6 +40,8 @@ app = typer.Typer()
 def _findings(context: typer.Context, options: FindingsOptions) -> int:
     """Rank what holds a saved run up, by the gain that runs without it have shown.
 
+    kernbench findings train.run --markdown findings.md
+
     Each of them is done anew, without the program: a kernel that takes no time, HBM or links twice
     as fast, hosts that take no time, collectives that overlap, no rank that waits.
     """

@@ -29,7 +29,10 @@ app = typer.Typer()
 
 @options_command(app, "memory")
 def _memory(context: typer.Context, options: MemoryOptions) -> int:
-    """Say what was in device memory over time, and at its peak: by phase, module, line, tensor."""
+    """Say what was in device memory over time, and at its peak: by phase, module, line, tensor.
+
+    kernbench memory train.run
+    """
     return guarded(lambda: show_memory(options), options.debug, usage=True)
 
 

@@ -41,7 +41,10 @@ app = typer.Typer()
 
 @options_command(app, "report")
 def _report(context: typer.Context, options: PageOptions) -> int:
-    """Write a saved run as one HTML page: timeline, roofline, ranks, lines, communication."""
+    """Write a saved run as one HTML page: timeline, roofline, ranks, lines, communication.
+
+    kernbench report train.run
+    """
     return guarded(lambda: write_page(options), options.debug, usage=True)
 
 

@@ -55,6 +55,10 @@ app = typer.Typer()
 def _retime(context: typer.Context, options: RetimeOptions) -> int:
     """Time a saved run on another machine, or with keys of its machine changed.
 
+    kernbench retime train.run --machine h200
+
+    kernbench retime train.run --set links.bandwidth_gbps=2x
+
     The program is not needed: what its ranks launched, moved and waited for is scheduled anew,
     each kernel and collective as that machine takes it. Decisions of the program stay as they
     were.

@@ -35,7 +35,9 @@ def _sensitivity(context: typer.Context, options: SensitivityOptions) -> int:
     Each run is done anew, without the program. Beside the gain stand what a device draws more, what
     that costs, and the area where the machine's file has area_mm2.
 
-    kernbench sensitivity mlp.run; kernbench sensitivity mlp.run --key sip.cache --by 50%
+    kernbench sensitivity mlp.run
+
+    kernbench sensitivity mlp.run --key sip.cache --by 50%
     """
     return guarded(lambda: show_sensitivity(options), options.debug, usage=True)
 

@@ -59,7 +59,12 @@ class _WhyCommand(TyperCommand):
 
 @options_command(app, "why", cls=_WhyCommand)
 def _why(context: typer.Context, options: WhyOptions) -> int:
-    """Say where the time of a saved run went: by resource, by kernel, along the critical path."""
+    """Say where the time of a saved run went: by resource, by kernel, along the critical path.
+
+    kernbench why train.run
+
+    kernbench why train.run --lines
+    """
     return guarded(lambda: show_why(options), options.debug, usage=True)
 
 
