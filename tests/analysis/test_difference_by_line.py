@@ -51,14 +51,14 @@ def test_a_copy_under_another_name_with_a_changed_line_is_the_same_program(
 ) -> None:
     changed = BEFORE.replace("512, 512", "1024, 1024")
     runs = [kept(tmp_path, "a", BEFORE), kept(tmp_path, "b", changed, file="wider.py")]
-    found = difference_by_line(*runs)
+    found = difference_by_line(runs[0], runs[1])
     assert {numbers(each) for each in found} == {(each, each) for each in (2, 3, 4, 5)}
     assert {Path(each["file"]).name for each in found} == {"wider.py"}
 
 
 def test_lines_are_found_again_and_add_up(tmp_path: Path) -> None:
     runs = [kept(tmp_path, name, text) for name, text in (("a", BEFORE), ("b", AFTER))]
-    found = difference_by_line(*runs)
+    found = difference_by_line(runs[0], runs[1])
     ends_ns = [run.log.end_ps / 1000 for run in runs]
     for key, expected in zip(("before_ns", "after_ns"), ends_ns, strict=True):
         assert sum(each[key] for each in found) == pytest.approx(expected)  # type: ignore[literal-required]
