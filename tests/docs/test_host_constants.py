@@ -1,4 +1,4 @@
-"""The tables of docs/pytorch.md about hosts say what machine files have."""
+"""The tables of docs/host.md about hosts say what machine files have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from kernbench.hardware import HostSpec, load_machine
 
-PAGE = (Path(__file__).parents[2] / "docs" / "pytorch.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "host.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `([\w.]+_us)` \| ([\d.]+) \|", PAGE, re.MULTILINE)
 
 

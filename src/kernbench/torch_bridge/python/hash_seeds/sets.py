@@ -131,7 +131,7 @@ class _KindOfSet(ABCMeta):
         return type.__hash__(cls._plain() or cls)
 
 
-class _InOrder:
+class _OrderedSet:
     """What shows the order of a set."""
 
     __slots__ = ()
@@ -161,7 +161,7 @@ class _InOrder:
         return kind(copy.deepcopy(list(self), memo))
 
 
-class OwnSet(_InOrder, builtins.set[Any], metaclass=_KindOfSet):
+class OwnSet(_OrderedSet, builtins.set[Any], metaclass=_KindOfSet):
     """A ``set``."""
 
     __slots__ = ("_to_pop",)
@@ -186,7 +186,7 @@ class OwnSet(_InOrder, builtins.set[Any], metaclass=_KindOfSet):
         return object.__getstate__(self)
 
 
-class OwnFrozenSet(_InOrder, builtins.frozenset[Any], metaclass=_KindOfSet):
+class OwnFrozenSet(_OrderedSet, builtins.frozenset[Any], metaclass=_KindOfSet):
     """A ``frozenset``."""
 
     __slots__ = ()
@@ -219,7 +219,7 @@ def _stand_for(own: Any, plain: type) -> None:
     _OF_PLAIN[id(plain)] = own
     own.__name__, own.__qualname__, own.__module__ = plain.__name__, plain.__name__, "builtins"
     own.__doc__ = plain.__doc__
-    for holder in (_KindOfSet, _InOrder, own):
+    for holder in (_KindOfSet, _OrderedSet, own):
         for name, function in list(vars(holder).items()):
             if isinstance(function, FunctionType) and not hasattr(function, "__wrapped__"):
                 setattr(holder, name, unseen(function))
@@ -257,7 +257,7 @@ def plain_where_compiled(value: Any) -> Any:
     for name, function in OPERATORS.items():
         if value is function:
             return getattr(operator, name)
-    if isinstance(value, _InOrder) or value is hash_of:
+    if isinstance(value, _OrderedSet) or value is hash_of:
         from torch._dynamo.exc import Unsupported
 
         raise Unsupported(
