@@ -39,7 +39,15 @@ GENERATED = (
 """Not written by hand: by campaigns (``make conformance``, ``make validate``), or from the code."""
 OF_THE_CODE = ("architecture.md", "glossary.md", "index.md")
 """For who changes kernbench, and nothing to run."""
-NEEDS_TORCH = ("host.md", "memory.md", "noise.md", "pytorch.md", "pytorch-ranks.md", "serving.md", "why.md")
+NEEDS_TORCH = (
+    "host.md",
+    "memory.md",
+    "noise.md",
+    "pytorch.md",
+    "pytorch-ranks.md",
+    "serving.md",
+    "why.md",
+)
 COUNTED = ("host.md",)
 """Their programs' own Python is counted, and what other tests have imported adds to it."""
 CAMPAIGNS = ("host.md", "plan.md", "what-does-it-cost.md", "which-split.md")

@@ -33,11 +33,7 @@ from kernbench.analysis.memory import (
     peak_line,
     print_memory,
 )
-from kernbench.analysis.program_lines import (
-    ProgramReport,
-    print_program_lines,
-    program_lines,
-)
+from kernbench.analysis.program_lines import ProgramReport, print_program_lines, program_lines
 from kernbench.analysis.ranges import ALL, REST, STARTUP, WHOLE_RUN, RunPart, part_of
 from kernbench.analysis.tables import TableColumn, fitting_table
 from kernbench.analysis.why import Why, explain, print_why

@@ -12,12 +12,7 @@ from torch import Tensor
 
 from kernbench.judging.tasks import tensors_of, with_tensors
 
-_RELATIVE = {
-    torch.float64: 1e-9,
-    torch.float32: 2e-5,
-    torch.float16: 4e-3,
-    torch.bfloat16: 3e-2,
-}
+_RELATIVE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 """What a result may be off, relative to the larger of its element and the results' root mean
 square: about eight times the distance of neighbours, for sums in another order."""
 _FLOAT8 = 0.15

@@ -233,11 +233,7 @@ class _Judging:
             yield size
 
     def _try_size(
-        self,
-        candidate: CandidateProcess,
-        size: TaskSize,
-        problem: TaskProblem,
-        fresh: TaskProblem,
+        self, candidate: CandidateProcess, size: TaskSize, problem: TaskProblem, fresh: TaskProblem
     ) -> None:
         """Execute the record of a size on several values.
 

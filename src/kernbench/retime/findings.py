@@ -23,13 +23,7 @@ from kernbench.analysis import (
 )
 from kernbench.errors import MachineError
 from kernbench.op_log import Limit
-from kernbench.report import (
-    format_ns,
-    format_share,
-    pair_line,
-    published_error,
-    published_errors,
-)
+from kernbench.report import format_ns, format_share, pair_line, published_error, published_errors
 from kernbench.retime.host_changes import (
     compiled,
     in_graphs,
@@ -71,9 +65,7 @@ MACHINE = (
     ),
     WhatIf("links twice as fast", frozenset({LINKS}), settings=("links.bandwidth_gbps=2x",)),
     WhatIf(
-        "host link twice as fast",
-        frozenset({COPY}),
-        settings=("sip.host_link.bandwidth_gbps=2x",),
+        "host link twice as fast", frozenset({COPY}), settings=("sip.host_link.bandwidth_gbps=2x",)
     ),
     WhatIf(
         "hosts take no time",
@@ -95,11 +87,7 @@ MACHINE = (
         frozenset({RANKS, LINKS, OF_HOST["interruption"]}),
         changes={"scenario.host_jitter": {}, "scenario.collective_jitter": {}},
     ),
-    WhatIf(
-        "collectives overlapped",
-        frozenset({LINKS}),
-        free_collectives=True,
-    ),
+    WhatIf("collectives overlapped", frozenset({LINKS}), free_collectives=True),
     WhatIf("no rank waits", frozenset({RANKS}), nobody_waits=True),
 )
 """What is tried where ranks spend time on it."""
@@ -108,9 +96,7 @@ _OF_HOSTS = frozenset({*OF_HOST.values(), WAIT})
 HOSTS = (
     WhatIf("a host twice as fast", frozenset(OF_HOST.values()), settings=("host.slowdown=0.5x",)),
     WhatIf(
-        "Python takes no time",
-        frozenset({OF_HOST["python"]}),
-        settings=("host.python_call_us=0",),
+        "Python takes no time", frozenset({OF_HOST["python"]}), settings=("host.python_call_us=0",)
     ),
     WhatIf(
         "no memory from the driver",
@@ -132,11 +118,7 @@ HOSTS = (
         frozenset({OF_HOST["launch"], OF_HOST["dispatch"], OF_HOST["python"]}),
         acts=with_half_the_operations,
     ),
-    WhatIf(
-        "no reads and synchronizations",
-        frozenset({OF_HOST["read"], WAIT}),
-        acts=without_waits,
-    ),
+    WhatIf("no reads and synchronizations", frozenset({OF_HOST["read"], WAIT}), acts=without_waits),
 )
 """What is tried where ranks of PyTorch programs spend time on their hosts."""
 

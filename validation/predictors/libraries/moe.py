@@ -15,10 +15,7 @@ from kernbench.library_kernels import (
     expert_products,
 )
 from validation.predictors.libraries.expert_loads import Routing, load_of
-from validation.predictors.libraries.expert_releases import (
-    ExpertRelease,
-    releases_of,
-)
+from validation.predictors.libraries.expert_releases import ExpertRelease, releases_of
 from validation.predictors.libraries.expert_stacks import (
     FORMATS,
     STACKS,
@@ -26,11 +23,7 @@ from validation.predictors.libraries.expert_stacks import (
     ExpertStack,
     is_gated,
 )
-from validation.predictors.library_rows import (
-    LibraryPredictor,
-    MeasuredKernels,
-    NotModeledError,
-)
+from validation.predictors.library_rows import LibraryPredictor, MeasuredKernels, NotModeledError
 from validation.sources.launching import layer_launching
 
 _BLOCK = 128
@@ -196,14 +189,7 @@ def _aiter(row: Row, machine: Machine) -> tuple[MoeProblem, MoeKernels]:
     if row.fields.get("path", "").endswith(_AITER_GROUPED):
         hidden, inter, topk, experts = _AITER_GROUPED_SIZES
         tokens = max(tokens, _AITER_GROUPED_LEAST)
-    load = load_of(
-        Routing(
-            tokens=tokens,
-            topk=topk,
-            experts=experts,
-            distribution="random",
-        )
-    )
+    load = load_of(Routing(tokens=tokens, topk=topk, experts=experts, distribution="random"))
     problem = MoeProblem(
         load=load,
         experts=experts,

@@ -12,12 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.accuracy.calibration.constants import (
-    Constant,
-    constants_of,
-    rate_at,
-    rates_of,
-)
+from kernbench.accuracy.calibration.constants import Constant, constants_of, rate_at, rates_of
 from kernbench.accuracy.calibration.least_squares import solve
 from kernbench.accuracy.calibration.rows import Array, Modeled, RowModel
 from kernbench.accuracy.rows import Category, Row, part_of
@@ -240,11 +235,7 @@ class _Fit:
         return pairs
 
     def run(
-        self,
-        text: str,
-        origin: str,
-        refused: Sequence[tuple[Row, str]],
-        stated: dict[str, str],
+        self, text: str, origin: str, refused: Sequence[tuple[Row, str]], stated: dict[str, str]
     ) -> Calibration:
         before = [_errors(each, self.machine) for each in (*self.fitted, *self.apart)]
         values = self._solve()

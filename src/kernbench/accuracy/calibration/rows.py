@@ -10,15 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.accuracy.predictors import GEMM_DTYPES, problem_of
-from kernbench.accuracy.rows import (
-    OWN,
-    Answer,
-    Category,
-    Machines,
-    Predictor,
-    Predictors,
-    Row,
-)
+from kernbench.accuracy.rows import OWN, Answer, Category, Machines, Predictor, Predictors, Row
 from kernbench.errors import MachineError
 from kernbench.hardware import Machine, changed_machine
 from kernbench.ops import GemmTile

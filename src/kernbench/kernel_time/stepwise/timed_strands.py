@@ -107,12 +107,7 @@ class TimedStrands:
     """The PEs of one SIP during one launch."""
 
     def __init__(
-        self,
-        machine: Machine,
-        sip_id: int,
-        network: Network,
-        costs: StrandCosts,
-        start_ps: int,
+        self, machine: Machine, sip_id: int, network: Network, costs: StrandCosts, start_ps: int
     ) -> None:
         self.sip = machine.sip_at(sip_id)
         self.sip_id = sip_id

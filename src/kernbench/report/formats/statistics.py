@@ -51,9 +51,7 @@ def write_statistics(log: OpLog, folder: Path | str) -> list[Path]:
     return list(tables)
 
 
-def _tables(
-    log: OpLog,
-) -> Iterator[tuple[str, str, tuple[str, ...], str, Iterable[_Named]]]:
+def _tables(log: OpLog) -> Iterator[tuple[str, str, tuple[str, ...], str, Iterable[_Named]]]:
     """Yield names of reports, what their counts and names are called, and what they sum up."""
     device = [
         (each.template, end_ps - start_ps)

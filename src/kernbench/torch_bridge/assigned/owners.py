@@ -33,7 +33,7 @@ class Owners:
         """Return whether all processes have the same module, class or function."""
         if isinstance(owner, ModuleType):
             # A module that loads itself at its first use has its own way to look for attributes.
-            name = str(vars(owner).get("__name__"))
+            name: Any = vars(owner).get("__name__", "")
             return sys.modules.get(name) is owner and not self._is_left_out(name)
         name = owner.__module__
         if not isinstance(name, str) or self._is_left_out(name):

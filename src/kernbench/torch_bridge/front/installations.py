@@ -16,15 +16,7 @@ from kernbench.torch_bridge.dispatch import addresses
 from kernbench.torch_bridge.front import hosts, signals, spawn, storage, workers
 from kernbench.torch_bridge.placement import passes, warned_lines
 from kernbench.torch_bridge.processes import call_counts, float32, naming
-from kernbench.torch_bridge.python import (
-    clocks,
-    endings,
-    environ,
-    locks,
-    output,
-    queues,
-    sockets,
-)
+from kernbench.torch_bridge.python import clocks, endings, environ, locks, output, queues, sockets
 from kernbench.torch_bridge.replaced import (
     attention,
     context_parallel,
@@ -85,11 +77,7 @@ def installations(programs: Programs) -> list[Installation]:
             extension_modules.install,
             after={"replaced.stand_ins": "its finder comes in front of all others"},
         ),
-        Installation(
-            "states",
-            "state of libraries, per process",
-            programs.states.install,
-        ),
+        Installation("states", "state of libraries, per process", programs.states.install),
         Installation(
             "modules",
             "modules of programs, per process",

@@ -27,8 +27,7 @@ class DiffOptions(given.RangeOptions):
         typer.Option(metavar="5%", help="Exit with 1 if B takes longer than A by more than this."),
     ] = None
     markdown: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|-", help="Write it as Markdown; - is stdout."),
+        str | None, typer.Option(metavar="FILE|-", help="Write it as Markdown; - is stdout.")
     ] = None
     lines: Annotated[
         bool, typer.Option("--lines", help="Also by lines of the programs, though they moved.")

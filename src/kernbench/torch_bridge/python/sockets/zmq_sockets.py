@@ -267,10 +267,7 @@ class ZmqCore(Watchable):
         self._stop_waiting(connector)
         pipe, simulation = connector.pipe, self.network.simulation
         wire = self._wire(other, connector)
-        for channel, sender, reader in (
-            (pipe.outgoing, self, other),
-            (pipe.incoming, other, self),
-        ):
+        for channel, sender, reader in ((pipe.outgoing, self, other), (pipe.incoming, other, self)):
             channel.connect(wire)
             channel.capacity = _most(sender.options[Option.SNDHWM], reader.options[Option.RCVHWM])
         pipe.other = other

@@ -66,11 +66,7 @@ class OperatorAsked:
         ]
 
     def run(
-        self,
-        compute: Callable[..., None],
-        timing: Callable[[int], Any],
-        *,
-        follows: bool = False,
+        self, compute: Callable[..., None], timing: Callable[[int], Any], *, follows: bool = False
     ) -> None:
         """Run ``compute``, which takes the arguments by name, as one kernel of ``timing``.
 

@@ -114,10 +114,7 @@ def _align(
 
 @streams("moe_sum")
 def _sum(
-    input: Tensor,
-    output: Tensor,
-    topk_ids: Tensor | None = None,
-    expert_map: Tensor | None = None,
+    input: Tensor, output: Tensor, topk_ids: Tensor | None = None, expert_map: Tensor | None = None
 ) -> None:
     parts = input.float()
     if topk_ids is not None:
