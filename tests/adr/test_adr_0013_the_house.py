@@ -30,8 +30,13 @@ SEAMS = {
         "kernbench.hardware",
         "kernbench.cli.sweeps.study",
         "kernbench.saved",
+        # Descriptions of arguments, as the package mcp asks for them.
+        "kernbench.service.tools",
         "validation.sources",
     ),
+    "mcp": ("kernbench.service",),
+    "starlette": ("kernbench.service",),
+    "uvicorn": ("kernbench.service",),
     "torch": (
         "kernbench.torch_bridge",
         # What is judged are PyTorch's operations, executed one by one.

@@ -12,9 +12,7 @@ import pytest
 pytest.importorskip("mcp")
 from mcp import Client, StdioServerParameters
 
-from kernbench.service.requests import RequestError
-from kernbench.service.serving import serving
-from kernbench.service.tools import build_server
+from kernbench.service import RequestError, build_server, serving
 
 BENCH = """
 import numpy as np

@@ -213,7 +213,7 @@ def _finite(answer: Any) -> Any:
 
 
 def _schema() -> dict[str, Any]:
-    from kernbench.judging.verdict import SCHEMA
+    from kernbench.judging import SCHEMA
 
     return {
         "action": {"candidate": "source text or path"},

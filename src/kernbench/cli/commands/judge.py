@@ -199,7 +199,7 @@ def _write_page(where: str, verdicts: list[dict[str, Any]]) -> None:
 
 
 def _serve(options: JudgeOptions) -> int:
-    from kernbench.service.serving import serve_http, serving
+    from kernbench.service import serve_http, serving
 
     if options.candidates or options.batch:
         raise UsageError("--serve judges what it is sent; name no candidates beside it")

@@ -32,8 +32,7 @@ def mcp_command(
     """
 
     def serve() -> int:
-        from kernbench.service.serving import serving
-        from kernbench.service.tools import build_server
+        from kernbench.service import build_server, serving
 
         with serving(folder, workers=workers, timeout_s=timeout) as tools:
             build_server(tools).run("stdio")

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from kernbench.report.units import format_ns
+from kernbench.report import format_ns
 
 _ORDER = ("right and fast enough", "right", "cannot say", "wrong", "cheat")
 _MARKS = {"right and fast enough": "good", "right": "good", "wrong": "bad", "cheat": "bad"}
