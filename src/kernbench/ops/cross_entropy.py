@@ -28,7 +28,7 @@ def exp_sum_rows(
     out_ptr, x_ptr, max_ptr, M, N, x_m, x_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):
     """``out[m] = sum over n of exp(x[m, n] - max[m])``."""
-    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     largest = tl.load(max_ptr + m, mask=m < M, other=0.0)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for first in range(0, N, BLOCK_N):
@@ -42,7 +42,7 @@ def exp_sum_rows(
 @kernel
 def target_logits(out_ptr, x_ptr, target_ptr, start, M, N, x_m, x_n, BLOCK_M: tl.constexpr):
     """``out[m] = x[m, target[m] - start]``, or 0 where that column is another rank's."""
-    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.load(target_ptr + m, mask=m < M, other=-1).to(tl.int64) - start
     here = (column >= 0) & (column < N) & (m < M)
     value = tl.load(x_ptr + m * x_m + column * x_n, mask=here, other=0.0)
@@ -55,7 +55,7 @@ def cross_entropy_gradient(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """``out[m, n] = (exp(x[m, n] - max[m]) / sum[m] - (n == target[m] - start)) * grad[m]``."""
-    m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    m = tl.program_id(1).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     rows = m < M
     mask = rows[:, None] & (n < N)[None, :]

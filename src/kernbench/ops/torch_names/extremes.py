@@ -31,9 +31,9 @@ def extremes_strided(
     BLOCK_M: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """``out[d0, d1, m] = max (or min) over r of x[d0, d1, m, r]``; ``at`` is the first such r."""
-    d0 = tl.program_id(1) // D1
+    d0 = (tl.program_id(1) // D1).to(tl.int64)
     d1 = tl.program_id(1) % D1
-    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     start = x_ptr + d0 * x_0 + d1 * x_1
     best = tl.full((BLOCK_M, BLOCK_R), EMPTY, dtype=COMPUTE)
     place = tl.full((BLOCK_M, BLOCK_R), 0, dtype=tl.int64) + tl.arange(0, BLOCK_R)[None, :]
