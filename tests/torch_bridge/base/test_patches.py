@@ -38,6 +38,17 @@ def test_closing_puts_back_own_attributes_and_shows_inherited_ones_again() -> No
     assert not hasattr(Child, "new")
 
 
+def test_what_a_function_keeps_outside_of_its_dict_is_put_back() -> None:
+    def doubled(number: int = 1) -> int:
+        return 2 * number
+
+    patches = Patches()
+    patches.set(doubled, "__defaults__", (5,))
+    assert doubled() == 10
+    patches.close()
+    assert doubled() == 2
+
+
 def test_an_interrupt_waits_until_everything_is_restored() -> None:
     owner, untimely = ModuleType("owner"), []
     patches = Patches()

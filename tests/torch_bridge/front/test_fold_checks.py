@@ -300,7 +300,7 @@ def test_a_folded_run_is_said_in_one_number_of_ranks_and_plain_units(tmp_path: P
         "twin_broadcasts", "--fold", "--save", run, machine="h100-sxm:128x8", ranks=8, nodes=128
     )
     assert found.returncode == 0, found.stderr
-    assert re.search(r"shorter, by up to [0-9.]+ [mu]s\n", found.stdout)
+    assert re.search(r"shorter, by up to [0-9.]+ [mu]s; ", found.stdout)
     assert "e+" not in found.stdout
     why = run_forked("kernbench", "why", run, imports=PYTORCH)
     assert "1024 ranks of h100-sxm (1 of them ran)" in why.stdout

@@ -359,11 +359,10 @@ def _elsewhere(folder: _Folder) -> Iterator[Ask]:
 
     try:
         yield ask
+        ours.send(None)
     except BaseException:
         server.terminate()
         raise
-    else:
-        ours.send(None)
     finally:
         server.join()
 

@@ -44,6 +44,8 @@ class Patches:
         """Set an attribute of ``owner`` itself, and return its previous value, inherited or not."""
         shown = getattr(owner, name, None)
         own = vars(owner).get(name, MISSING)
+        if hasattr(getattr(type(owner), name, None), "__set__"):
+            own = shown  # it is kept outside of the owner's dict, as a function's defaults are
         setattr(owner, name, value)
         self.replaced.append(Replaced(owner, name, own, value))
         self._undo.callback(set_own, owner, name, own)
