@@ -48,7 +48,10 @@ def test_a_gain_is_that_of_the_program_on_the_changed_machine(saved: SavedRun) -
     assert gains[0] > 0 > gains[1]
 
 
-def test_the_command_ranks_keys_beside_what_they_cost(tmp_path: Path) -> None:
+def test_the_command_ranks_keys_beside_what_they_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     machine, bench, run = tmp_path / "mine.yaml", tmp_path / "bench.py", tmp_path / "bench.run"
     assert kernbench("machine", "new", "mine", "-o", machine).exit_code == 0
     settings = ["area_mm2={sip.cube.hbm_bandwidth_gbps: 50}", "usd_per_device_hour=36"]

@@ -153,7 +153,8 @@ def test_convolutions_run_near_the_rate_of_their_engine_in_both_directions(tmp_p
         start_ps = machine.sip.hbm_latency_ps + machine.sip.queued_front_end_ps
         start_ps += int(constants.fixed_us * 1_000_000)
         image = 64 * 28 * 28 * 128 * itemsize
-        for times, images in ((forward, 2), (backward, 4)):
+        # Kernels of tf32 store what a forward pass makes as it is asked for.
+        for times, images in ((forward, 1 if kind == tf32 else 2), (backward, 4)):
             more_ps = sign * (times[kind] - times[last + kind])
             expected_ps = images * (start_ps + 2 * image * 1000 / gbps)
             if kind == half:

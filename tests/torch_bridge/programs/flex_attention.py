@@ -62,7 +62,9 @@ def compared(is_masked: str, num_kv_heads: str) -> None:
         torch.testing.assert_close(mine.cpu(), theirs, rtol=2e-4, atol=2e-4)
 
 
-def long(mask: str) -> None:
+def long(mask: str, length: str = "1024") -> None:
+    num = int(length)
+
     def all_keys(
         b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor
     ) -> torch.Tensor:
@@ -71,9 +73,9 @@ def long(mask: str) -> None:
     def window(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         return (q >= k) & (q - k < 128)
 
-    q, k, v = (torch.randn(1, 8, 1024, 64, device="cuda", dtype=torch.float16) for _ in "qkv")
+    q, k, v = (torch.randn(1, 8, num, 64, device="cuda", dtype=torch.float16) for _ in "qkv")
     chosen = {"all_keys": all_keys, "window": window}[mask]
-    blocks = create_block_mask(chosen, None, None, 1024, 1024, device="cuda")
+    blocks = create_block_mask(chosen, None, None, num, num, device="cuda")
     flex_attention(q, k, v, block_mask=blocks)
     torch.nn.functional.scaled_dot_product_attention(q, k, v)
 

@@ -63,9 +63,11 @@ def test_the_host_calls_nothing_of_the_definition() -> None:
 
 
 @pytest.mark.adr("0220-D5")
-def test_without_data_every_key_counts() -> None:
-    dense = simulated(PROGRAM, "long", "all_keys")
-    assert times(simulated(PROGRAM, "long", "window", data=False)) == times(dense)
+def test_without_data_every_key_of_a_mask_that_is_not_known_counts() -> None:
+    dense = simulated(PROGRAM, "long", "all_keys", "8192", data=False)
+    assert times(simulated(PROGRAM, "long", "window", "8192", data=False)) == times(dense)
+    small = simulated(PROGRAM, "long", "window", data=False)
+    assert times(small) == times(simulated(PROGRAM, "long", "window"))
 
 
 def test_on_the_host_it_is_pytorchs_own() -> None:

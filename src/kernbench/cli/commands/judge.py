@@ -96,6 +96,8 @@ app = typer.Typer()
 def _judge(context: typer.Context, options: JudgeOptions) -> int:
     """Judge kernels against a task: right or wrong, how fast, why, without believing them.
 
+    kernbench judge softmax.py --against softmax_task.py
+
     Exits with 0: right and fast enough, 3: right, 4: wrong, 5: a cheat, 6: cannot say; of several
     candidates with the highest of theirs. 1 is an error of the judge, 2 wrong usage.
     """

@@ -28,6 +28,8 @@ def mcp_command(
 ) -> None:
     """Serve run, why, findings, diff, plan and judge as tools over standard input and output.
 
+    kernbench mcp --folder kernbench-runs
+
     A client of the Model Context Protocol starts it; needs pip install "kernbench[mcp]".
     """
 

@@ -34,6 +34,8 @@ app = typer.Typer()
 def _operators(context: typer.Context, options: OperatorsOptions) -> int:
     """List the operators of a package's extension modules, those first that kernbench lacks.
 
+    kernbench operators vllm
+
     The package is not imported: its shared objects have the schemas as text.
     """
     return guarded(lambda: list_operators(options), options.debug, usage=True)

@@ -33,6 +33,10 @@ MOST_BYTES = 1 << 24
 """The largest memory whose values are kept: counters, lengths, positions, masks of a batch, tables
 of requests."""
 
+_MOST_FLOATS = 1 << 14
+"""The most floats of a tensor whose values are kept: few programs decide by many, and products of
+known ones would be computed here."""
+
 _ZEROS = frozenset({"aten.zeros", "aten.zeros_like", "aten.new_zeros"})
 
 
@@ -254,7 +258,7 @@ def _follow_known(
     written = written_tensors(func, operation, args, kwargs)
     place = place_of((args, tuple(kwargs.values())))
     is_small = all(
-        each.nbytes <= MOST_BYTES or (place is not None and each.numel() <= MOST_CHOSEN)
+        _is_small(each) or (place is not None and each.numel() <= MOST_CHOSEN)
         for each in leaves(result)
     )
     with _disable_current_modes():
@@ -315,12 +319,18 @@ def _decided(operation: Operation, args: Any) -> bool | None:
     return None
 
 
-def _to_be_known(tensor: Tensor, most: int = MOST_BYTES) -> Tensor | None:
+def _is_small(tensor: Tensor, most_bytes: int = MOST_BYTES) -> bool:
+    if tensor.layout is not torch.strided or tensor.is_floating_point() or tensor.is_complex():
+        return tensor.numel() <= _MOST_FLOATS
+    return tensor.nbytes <= most_bytes
+
+
+def _to_be_known(tensor: Tensor, most_bytes: int = MOST_BYTES) -> Tensor | None:
     """Return a tensor's known values, zeros to write to if there were none; None if too large."""
     if type(tensor) in PLAIN and tensor.layout is torch.strided:
         known_storage(storage_of(tensor))
     found = values_of(tensor)
-    if found is None and tensor.nbytes <= most and not _is_lazy(tensor):
+    if found is None and _is_small(tensor, most_bytes) and not _is_lazy(tensor):
         storage = storage_of(tensor)
         if tensor.is_contiguous() and storage.nbytes() == tensor.nbytes:
             storage._known = torch.UntypedStorage(storage.nbytes()).fill_(0)
