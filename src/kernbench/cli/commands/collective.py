@@ -128,7 +128,10 @@ def _show_experts(
     experts: Annotated[int, typer.Option(help="Experts of all ranks.")] = 256,
     pes: Annotated[int | None, typer.Option(help="PEs that copy, where a kernel is given.")] = None,
 ) -> None:
-    """Say how long a library's exchange of experts' rows takes among ranks on idle links."""
+    """Say how long a library's exchange of experts' rows takes among ranks on idle links.
+
+    kernbench collective experts deepep_dispatch --machine h200 --tokens 4096
+    """
     from kernbench.hardware import load_machine
     from kernbench.links import ExpertExchange, exchange_kernel, exchange_ps
     from kernbench.report import format_ns
