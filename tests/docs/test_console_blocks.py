@@ -41,10 +41,12 @@ OF_THE_CODE = ("architecture.md", "glossary.md", "index.md")
 """For who changes kernbench, and nothing to run."""
 NEEDS_TORCH = (
     "host.md",
+    "judge.md",
     "memory.md",
     "noise.md",
     "pytorch.md",
     "pytorch-ranks.md",
+    "pytorch-support.md",
     "serving.md",
     "why.md",
 )

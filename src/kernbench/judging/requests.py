@@ -41,6 +41,7 @@ from kernbench.judging.verdict import Failure, MachineTime, Outcome, SizeResult,
 _MOST_SOURCE_BYTES = 1 << 20
 _MOST_ELEMENTS = 1 << 22
 """The most elements of inputs at which records are executed with values."""
+_FEW_ELEMENTS = 16
 _MOST_SIZES = 6
 """How many sizes of the judge's own are tried."""
 
@@ -210,9 +211,10 @@ class _Judging:
             except (RecordError, UnsupportedOpError) as error:
                 raise _UnknownError(f"its record cannot be executed: {error}") from None
 
-    def _sizes_of(self, task: JudgedTask) -> Iterator[TaskSize]:
-        """Yield the sizes to try, the small ones first."""
+    def _sizes_of(self, task: JudgedTask) -> list[TaskSize]:
+        """Return the sizes to try, the small ones first, as the first that fails is reported."""
         seen, tried = set(), 0
+        chosen: list[tuple[int, TaskSize]] = []
         own = list(task.beside())
         stated = task.stated()
         for size in [*own, *stated]:
@@ -230,7 +232,10 @@ class _Judging:
                 )
                 continue
             tried += not size.is_stated
-            yield size
+            chosen.append((_MOST_ELEMENTS if count is None else count, size))
+        # Of a few elements many kernels are right by chance, or wrong for another reason.
+        ordered = sorted(chosen, key=lambda each: (each[0] < _FEW_ELEMENTS, each[0]))
+        return [size for _, size in ordered]
 
     def _try_size(
         self, candidate: CandidateProcess, size: TaskSize, problem: TaskProblem, fresh: TaskProblem
