@@ -50,7 +50,7 @@ NEEDS_TORCH = (
     "serving.md",
     "why.md",
 )
-COUNTED = ("host.md",)
+COUNTED = ("host.md", "why.md")
 """Their programs' own Python is counted, and what other tests have imported adds to it."""
 CAMPAIGNS = ("host.md", "plan.md", "what-does-it-cost.md", "which-split.md")
 """They plan models, or compile: ``tests/cli/plans`` and those of hosts have smaller ones."""
