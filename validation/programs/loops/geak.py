@@ -45,8 +45,8 @@ def flat(value: Any) -> Iterator[Any]:
 
 def main() -> None:
     """Time a configuration."""
-    # Triton multiplies float32 exactly on AMD's GPUs, unless a kernel asks for less. Kernels kept on
-    # disk may be of the other default.
+    # Triton multiplies float32 exactly on AMD's GPUs, unless a kernel asks for less. Kernels that
+    # are kept on disk may be of the other default.
     knobs.language.fp32_default, knobs.compilation.always_compile = "ieee", True
     folder, name, wanted = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
 
