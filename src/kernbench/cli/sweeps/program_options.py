@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernbench.cli.sweeps.sources import program_sources
+from kernbench.cli.sweeps.sources import nodes_of, program_sources
 from kernbench.errors import UsageError
 
 ENVIRONMENT = "env."
@@ -36,11 +36,7 @@ def options_of(path: Path) -> dict[str, ProgramOption]:
     """
     found: dict[str, ProgramOption] = {}
     for file in program_sources(path):
-        try:
-            tree = ast.parse(file.read_bytes())
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue  # running it says why
-        for node in ast.walk(tree):
+        for node in nodes_of(file):
             if isinstance(node, ast.Call):
                 for option in _options_in(node):
                     found.setdefault(option.spelled.lstrip("-").replace("-", "_"), option)

@@ -64,13 +64,18 @@ def _local_imports(file: Path, root: Path) -> Iterator[Path]:
                     yield each
 
 
-def _imports(file: Path) -> Iterator[tuple[str, int]]:
-    """Yield the modules that a file names in imports, with the number of dots before each."""
+def nodes_of(file: Path) -> Iterator[ast.AST]:
+    """Yield the nodes of a file's syntax tree; none where it has none."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return  # running it says why
-    for node in ast.walk(tree):
+    yield from ast.walk(tree)
+
+
+def _imports(file: Path) -> Iterator[tuple[str, int]]:
+    """Yield the modules that a file names in imports, with the number of dots before each."""
+    for node in nodes_of(file):
         if isinstance(node, ast.Import):
             yield from ((each.name, 0) for each in node.names)
         elif isinstance(node, ast.ImportFrom):
