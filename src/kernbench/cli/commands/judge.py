@@ -164,8 +164,9 @@ def _judged_batch(options: JudgeOptions) -> list[Verdict]:
     from pathlib import Path
 
     from kernbench.cli.console.progress import progress
-    from kernbench.cli.judges.batch import TABLE, end_judges, entries_of, run_batch, write_verdicts
+    from kernbench.cli.judges.batch import TABLE, end_judges, points_of, run_batch, write_verdicts
     from kernbench.cli.sweeps.engines import check_engine
+    from kernbench.cli.sweeps.running import Progress
     from kernbench.judging import Verdict
 
     if options.candidates:
@@ -174,17 +175,13 @@ def _judged_batch(options: JudgeOptions) -> list[Verdict]:
     folder = Path(options.batch or "")
     judging = _options_of_judge(options)
     judging["limits"] = asdict(judging["limits"])
-    entries = entries_of(folder, options.against, judging)
-    done: list[tuple[str, dict[str, Any]]] = []
+    points = points_of(folder, options.against, judging)
+    state = Progress(total=len(points), what="candidates")
     try:
-        with progress(
-            lambda: f"{len(done)} of {len(entries)} candidates", lambda: len(done) / len(entries)
-        ):
-            for entry, verdict in run_batch(folder, entries, options.engine, options.workers):
-                done.append((entry.candidate, verdict))
+        with progress(state.describe, state.share):
+            verdicts = run_batch(folder, points, options.engine, options.workers, state)
     finally:
         end_judges()
-    verdicts = [verdict for _, verdict in sorted(done, key=lambda each: each[0])]
     write_verdicts(verdicts, folder / TABLE)
     return [Verdict.of(each) for each in verdicts]
 

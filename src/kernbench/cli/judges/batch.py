@@ -6,42 +6,26 @@ import hashlib
 import json
 import queue
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from kernbench.cli.sweeps.engines import PointEngine, engine
-from kernbench.cli.sweeps.store import Claims, ResultFolder
+from kernbench.cli.sweeps.engines import engine
+from kernbench.cli.sweeps.points import Point
+from kernbench.cli.sweeps.running import Limits, Progress, run_points
+from kernbench.cli.sweeps.store import ResultFolder
 from kernbench.cli.sweeps.table import write_table
-from kernbench.errors import UsageError
+from kernbench.errors import KernbenchError, UsageError
 
 RESULTS = "verdicts"
 TABLE = "verdicts.parquet"
 _TASK_FILES = ("task.py", "task.yml")
-_LOOK_AGAIN_S = 1.0
 _IDLE: queue.SimpleQueue[Any] = queue.SimpleQueue()
 """Judges of this process that wait for a candidate."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchEntry:
-    """A candidate of a batch and its task, by a key of what both say and how they are judged."""
-
-    candidate: str
-    task: str
-    key: str
-    options: Mapping[str, Any]
-
-    @property
-    def job(self) -> dict[str, Any]:
-        """What a worker is sent."""
-        return {"candidate": self.candidate, "task": self.task, "options": dict(self.options)}
-
-
-def entries_of(folder: Path, against: str | None, options: Mapping[str, Any]) -> list[BatchEntry]:
-    """Return the candidates of a folder.
+def points_of(folder: Path, against: str | None, options: Mapping[str, Any]) -> list[Point]:
+    """Return the candidates of a folder, each a point of what both files say and of the options.
 
     With ``against`` all its Python files are candidates for that task. Without, each folder in it
     is a task (``task.py``, or ``task.yml`` and what belongs to it) with its candidates beside.
@@ -67,7 +51,9 @@ def entries_of(folder: Path, against: str | None, options: Mapping[str, Any]) ->
         )
         parts = (candidate.encode(), Path(candidate).read_bytes(), texts[task], about.encode())
         digest = hashlib.sha256(b"\0".join(hashlib.sha256(each).digest() for each in parts))
-        made.append(BatchEntry(candidate, task, digest.hexdigest()[:24], options))
+        asked = {"candidate": candidate, "task": task}
+        job = {**asked, "options": dict(options)}
+        made.append(Point(key=digest.hexdigest()[:24], values=asked, job=job))
     return made
 
 
@@ -99,57 +85,36 @@ def _files_of(task: Path) -> list[Path]:
 
 
 def run_batch(
-    folder: Path, entries: Sequence[BatchEntry], engine_name: str, workers: int | None
-) -> Iterator[tuple[BatchEntry, dict[str, Any]]]:
-    """Yield each verdict as it comes; those that the folder has come first.
+    folder: Path, points: Sequence[Point], engine_name: str, workers: int | None, progress: Progress
+) -> list[dict[str, Any]]:
+    """Return the verdicts on candidates; those that the folder has are not judged again.
 
     Raises:
         UsageError: There is no such engine.
         OutputError: The folder of verdicts is something else.
+        KernbenchError: Workers died while they judged.
     """
     store = ResultFolder(folder / RESULTS, "kernbench judge")
-    waiting = []
-    for each in entries:
-        if store.row(each.key) is not None:
-            yield each, store.report(each.key) or {}
-        else:
-            waiting.append(each)
-    if not waiting:
-        return
-    with engine(engine_name, workers, judged_job) as used, store.taking() as claims:
-        yield from _run(waiting, used, store, claims)
+    there = store.rows(points)
+    progress.kept = len(there)
+    new = [each for each in points if each.key not in there]
+    if new:
+        with engine(engine_name, workers, judged_job) as used:
+            run_points(new, frozenset(), store, used, Limits(), progress, _row)
+    if progress.lost:
+        raise KernbenchError(
+            f"{len(progress.lost)} candidates were lost with their workers, three times each, such "
+            f"as {progress.lost[0]}; call it again to go on"
+        )
+    return [verdict for each in points if (verdict := store.report(each.key)) is not None]
 
 
-def _run(
-    waiting: list[BatchEntry], used: PointEngine, store: ResultFolder, claims: Claims
-) -> Iterator[tuple[BatchEntry, dict[str, Any]]]:
-    running: dict[Future[dict[str, Any]], BatchEntry] = {}
-    elsewhere: list[BatchEntry] = []
-    while waiting or running or elsewhere:
-        while waiting and len(running) <= used.slots():
-            entry = waiting.pop(0)
-            if claims.take(entry.key):
-                running[used.submit(entry.job)] = entry
-            else:
-                elsewhere.append(entry)
-        done, _ = wait(running, _LOOK_AGAIN_S, FIRST_COMPLETED)
-        for future in done:
-            entry = running.pop(future)
-            verdict = future.result()
-            claims.keep({"key": entry.key, "status": "done"}, verdict)
-            yield entry, verdict
-        for entry in [*elsewhere]:
-            if store.row(entry.key) is not None:  # another command has judged it meanwhile
-                elsewhere.remove(entry)
-                yield entry, store.report(entry.key) or {}
-            elif not running and claims.take(entry.key):  # which has ended without
-                elsewhere.remove(entry)
-                running[used.submit(entry.job)] = entry
+def _row(point: Point, answer: Mapping[str, Any], limits: Mapping[str, Any]) -> dict[str, Any]:
+    return {"key": point.key, "status": answer["status"], **limits}
 
 
 def judged_job(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the verdict on a job, by a warm judge of this process."""
-    from kernbench.errors import KernbenchError
+    """Return the verdict on a job as its report, by a warm judge of this process."""
     from kernbench.judging import CandidateLimits, Judge, Outcome, Verdict
 
     try:
@@ -164,8 +129,7 @@ def judged_job(job: Mapping[str, Any]) -> dict[str, Any]:
         verdict = Verdict(job["candidate"], job["task"], "", Outcome.UNKNOWN, str(error), 0)
     finally:
         _IDLE.put(judge)
-    answer: dict[str, Any] = verdict.to_dict()
-    return answer
+    return {"status": "done", "report": verdict.to_dict()}
 
 
 def end_judges() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,7 @@ from kernbench.errors import KernbenchError
 from kernbench.logs import logger
 
 _LOG = logger("sweep")
+RowOf = Callable[[Point, Answer, Mapping[str, Any]], dict[str, Any]]
 _ATTEMPTS = 3
 _LOOK_AGAIN_S = 0.5
 
@@ -42,6 +43,7 @@ class Progress:
     """How far a sweep has come; plain values, which another thread may read."""
 
     total: int
+    what: str = "points"
     kept: int = 0
     done: int = 0
     failed: int = 0
@@ -55,7 +57,7 @@ class Progress:
     def describe(self) -> str:
         """Return the progress in a line, with an estimate of the time left."""
         ran = self.done + self.failed
-        text = f"{self.kept + ran} of {self.total} points"
+        text = f"{self.kept + ran} of {self.total} {self.what}"
         if self.failed:
             text += f", {self.failed} failed"
         if ran:
@@ -75,10 +77,12 @@ def run_points(
     engine: PointEngine,
     limits: Limits,
     progress: Progress,
+    row: RowOf = row_of,
 ) -> None:
     """Run points and keep their results; those that another sweep runs are waited for.
 
-    Those in ``again`` have a result, of a failure, which the new one replaces.
+    Those in ``again`` have a result, of a failure, which the new one replaces. ``row`` says what is
+    kept of one beside its report.
 
     Raises:
         RefusedError: A worker has another program, or other versions.
@@ -91,7 +95,7 @@ def run_points(
             elsewhere = _fill(crew, waiting, again, claims, store, progress)
             if crew.running:
                 for point, answer in crew.finished():
-                    _keep(point, answer, claims, limits, progress)
+                    _keep(point, answer, claims, limits, progress, row)
             elif elsewhere:
                 time.sleep(_LOOK_AGAIN_S)
 
@@ -127,7 +131,12 @@ def _fill(
 
 
 def _keep(
-    point: Point, answer: Answer | None, claims: Claims, limits: Limits, progress: Progress
+    point: Point,
+    answer: Answer | None,
+    claims: Claims,
+    limits: Limits,
+    progress: Progress,
+    row_of: RowOf,
 ) -> None:
     if answer is None:
         claims.drop(point.key)
