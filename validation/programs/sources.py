@@ -46,7 +46,12 @@ SOURCES = (
     Source(
         owner="NVIDIA", name="Megatron-LM", commits=("d98e8a6",), made=("megatron/core/datasets",)
     ),
-    Source(owner="pytorch", name="torchtitan", commits=("73a0e69",)),
+    Source(
+        owner="pytorch",
+        name="torchtitan",
+        commits=("73a0e69",),
+        paths=("torchtitan", "tests/assets/tokenizer"),
+    ),
     # All that rows name: problems change with time.
     Source(
         owner="ScalingIntelligence",

@@ -74,18 +74,43 @@ _CONFIGS = {
 }
 _RECOMPUTED = {"full": "full", "none": "none"}
 
+_FLOAT8 = "quantize.linear.float8"
+_MX = "quantize.linear.mx"
+_RECIPE = re.compile(r"rowwise_with_gw_hp|rowwise|mxfp8_cublas_rceil|mxfp8_cublas")
+_TENSORWISE = ("enable-fsdp-float8-all-gather", "precompute-float8-dynamic-scale-for-fsdp")
+"""What torchtitan's page on float8 has beside scales of whole tensors, and rows' configurations."""
+
+
+def _eight_bits(dtype: str) -> list[str]:
+    """Return the trainer's options for products in 8 bits, by torchao's recipe; none for bf16.
+
+    Raises:
+        ProgramError: The products are in 4 bits, or the source leaves them open.
+    """
+    if (precision := precision_of(dtype)) == "bf16":
+        return []
+    if precision != "fp8":
+        raise ProgramError(f"torchtitan with {precision} is not described")
+    recipe = _RECIPE.search(dtype)
+    if recipe is None:
+        return ["--model.converters", _FLOAT8, *(f"--{_FLOAT8}.{name}" for name in _TENSORWISE)]
+    converter = _MX if recipe[0].startswith("mx") else _FLOAT8
+    return ["--model.converters", converter, f"--{converter}.recipe-name", recipe[0]]
+
+
+def _library(dtype: str) -> tuple[str, ...]:
+    return () if precision_of(dtype) == "bf16" else ("torchao",)
+
 
 def torchtitan(row: Row, programs: Path) -> ChosenProgram:
     """A step of torchtitan's trainer, by its config of the model, compiled by block if the row was.
 
     Raises:
-        ProgramError: The model has no config there, or its products are of 8 bits.
+        ProgramError: The model has no config there, or its products are of 4 bits.
     """
     config = _CONFIGS.get(row.fields["model"])
     if config is None:
         raise ProgramError(f"torchtitan's {row.fields['model']} is not described")
-    if precision_of(row.dtype) != "bf16":
-        raise ProgramError("torchtitan with float8 (torchao) is not described")
     folder = folder_of(programs, "torchtitan", TORCHTITAN)
     length, micro = row.integer("seq_len"), row.integer("local_batch")
     split = {each: row.optional(each) or 1 for each in ("tp", "pp", "cp")}
@@ -102,6 +127,7 @@ def torchtitan(row: Row, programs: Path) -> ChosenProgram:
         **{f"parallelism.{name}-parallel-degree": number for name, number in degrees.items()},
     }
     words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    words += _eight_bits(row.dtype)
     off = ("--profiling.no-enable-profiling", "--metrics.no-enable-tensorboard")
     if is_compiled(row):
         words.append("--compile.enable")
@@ -120,7 +146,7 @@ def torchtitan(row: Row, programs: Path) -> ChosenProgram:
         line=2,
         # Its rate is of a device's tokens.
         units_per_step=length * micro / (split["tp"] * split["pp"] * split["cp"]),
-        needs=("datasets", "torchdata", "tyro", "tokenizers", "tensorboard"),
+        needs=("datasets", "torchdata", "tyro", "tokenizers", "tensorboard", *_library(row.dtype)),
         paths=(folder,),
         variables=(("NO_COLOR", "1"),),
         is_compiled=is_compiled(row),

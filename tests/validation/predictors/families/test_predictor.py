@@ -485,11 +485,19 @@ def test_a_rate_of_torchtitan_is_of_the_tokens_of_a_device(tmp_path: Path) -> No
     older = PREDICTOR.asked(row(tmp_path, **{**fields, "compile": "yes"})).program
     assert " ".join(older.args).count("--compile.components model") == 1
     for more, reason in (
-        ({"dtype": "bf16+float8"}, "float8"),
+        ({"dtype": "nvfp4"}, "torchtitan with nvfp4"),
         ({"model": "Llama-9"}, "Llama-9 is not described"),
     ):
         with pytest.raises(ProgramError, match=reason):
             PREDICTOR.asked(row(tmp_path, **{**fields, **more}))
+    for dtype, options in (
+        ("bf16+float8", "--model.converters quantize.linear.float8 --quantize.linear.float8.en"),
+        ("bf16+float8 rowwise", "--quantize.linear.float8.recipe-name rowwise"),
+        ("bf16+mxfp8_cublas_rceil", "--quantize.linear.mx.recipe-name mxfp8_cublas_rceil"),
+    ):
+        narrow = PREDICTOR.asked(row(tmp_path, **{**fields, "dtype": dtype})).program
+        assert options in " ".join(narrow.args)
+        assert "torchao" in narrow.needs
 
 
 TIMM = (
