@@ -17,6 +17,7 @@ from kernbench.accuracy.rows import read_rows
 from kernbench.accuracy.score import Errors
 from kernbench.hardware import KernelFamily
 from validation.fits.kernel_fit import family_as_text, fit_kernels
+from validation.sources.forms import FORMS
 
 _FOLDER = Path(__file__).resolve().parents[1] / "src/kernbench/hardware/kernel_libraries"
 
@@ -33,7 +34,11 @@ def main() -> None:
     )
     parser.add_argument("--dry-run", action="store_true")
     given = parser.parse_args()
-    rows = [row for row in read_rows(given.data) if not given.device or row.device in given.device]
+    rows = [
+        row
+        for row in read_rows(given.data, FORMS)
+        if not given.device or row.device in given.device
+    ]
     found = fit_kernels(given.architecture, rows, given.only, print, given.hold)
     for each in found.changes:
         print(f"  {each.kernel + '.' + each.key:50} {each.before:10.4g} -> {each.after:10.4g}")
