@@ -2,10 +2,10 @@
 
     python tools/fit_kernels.py sm80 DATA.csv... --only 'flash2_*'
 
-Fitted are the constants that a kernel's entry in a file of
-``hardware/kernel_libraries/ARCHITECTURE`` gives: to have one fitted that an entry leaves out, write
-a first guess there. One row in four, by whole shapes, is kept apart and only scored. ``--dry-run``
-writes nothing.
+Fitted are the constants that a kernel's entry in a file of ``kernel_libraries/ARCHITECTURE`` gives,
+of ``kernbench.hardware`` or of ``validation.kernels``: to have one fitted that an entry leaves out,
+write a first guess there. One row in four, by whole shapes, is kept apart and only scored.
+``--dry-run`` writes nothing.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from pathlib import Path
 
 from kernbench.accuracy.rows import read_rows
 from kernbench.accuracy.score import Errors
-from kernbench.hardware import KernelFamily
+from kernbench.hardware import KernelFamily, library_folder
 from validation.fits.kernel_fit import family_as_text, fit_kernels
+from validation.kernels import FOLDER
 from validation.sources.forms import FORMS
 
-_FOLDER = Path(__file__).resolve().parents[1] / "src/kernbench/hardware/kernel_libraries"
+_FOLDERS = Path(str(library_folder())), FOLDER
 
 
 def main() -> None:
@@ -45,7 +46,8 @@ def main() -> None:
     print(f"fitted: {_said(found.fitted)}\napart:  {_said(found.apart)}")
     if not given.dry_run:
         for family in {each.family for each in found.changes}:
-            _write(_FOLDER / given.architecture / f"{family}.yaml", found.library.families[family])
+            paths = (each / given.architecture / f"{family}.yaml" for each in _FOLDERS)
+            _write(next(each for each in paths if each.exists()), found.library.families[family])
 
 
 def _write(path: Path, family: KernelFamily) -> None:

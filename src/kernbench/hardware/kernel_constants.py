@@ -132,18 +132,28 @@ def load_library(architecture: str) -> KernelLibrary:
             f"no kernels of architecture {architecture!r}: "
             f"{nearest(architecture, known_libraries())}"
         )
-    families: dict[str, KernelFamily] = {}
-    for file in sorted((library_folder() / architecture).iterdir(), key=lambda each: each.name):
-        family = file.name.removesuffix(".yaml")
-        read = read_constants(KernelFamily, file, f"{architecture}/{file.name}")
+    return KernelLibrary(architecture, read_families(library_folder() / architecture))
+
+
+def read_families(
+    folder: Traversable, others: Mapping[str, KernelFamily] | None = None
+) -> dict[str, KernelFamily]:
+    """Return the families of kernels that the files of a folder describe, beside ``others``.
+
+    Raises:
+        MachineError: A file has a key that is unknown, an impossible value, or a kernel of another
+            file.
+    """
+    families = dict(others or {})
+    for file in sorted(folder.iterdir(), key=lambda each: each.name):
+        origin = f"{folder.name}/{file.name}"
+        family = read_constants(KernelFamily, file, origin)
         for other, before in families.items():
-            twice = before.kernels.keys() & read.kernels.keys()
+            twice = before.kernels.keys() & family.kernels.keys()
             if twice:
-                raise MachineError(
-                    f"{architecture}/{file.name}: {min(twice)} is a kernel of {other}.yaml too"
-                )
-        families[family] = read
-    return KernelLibrary(architecture, families)
+                raise MachineError(f"{origin}: {min(twice)} is a kernel of {other}.yaml too")
+        families[file.name.removesuffix(".yaml")] = family
+    return families
 
 
 def library_folder() -> Traversable:
