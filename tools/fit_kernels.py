@@ -2,10 +2,10 @@
 
     python tools/fit_kernels.py sm80 DATA.csv... --only 'flash2_*'
 
-Fitted are the constants that a kernel's entry in a file of
-``hardware/kernel_libraries/ARCHITECTURE`` gives: to have one fitted that an entry leaves out, write
-a first guess there. One row in four, by whole shapes, is kept apart and only scored. ``--dry-run``
-writes nothing.
+Fitted are the constants that a kernel's entry in a file of ``kernel_libraries/ARCHITECTURE`` gives,
+of ``kernbench.hardware`` or of ``validation.kernels``: to have one fitted that an entry leaves out,
+write a first guess there. One row in four, by whole shapes, is kept apart and only scored.
+``--dry-run`` writes nothing.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from pathlib import Path
 
 from kernbench.accuracy.rows import read_rows
 from kernbench.accuracy.score import Errors
-from kernbench.hardware import KernelFamily
+from kernbench.hardware import KernelFamily, library_folder
 from validation.fits.kernel_fit import family_as_text, fit_kernels
+from validation.kernels import FOLDER
+from validation.sources.forms import FORMS
 
-_FOLDER = Path(__file__).resolve().parents[1] / "src/kernbench/hardware/kernel_libraries"
+_FOLDERS = Path(str(library_folder())), FOLDER
 
 
 def main() -> None:
@@ -33,14 +35,19 @@ def main() -> None:
     )
     parser.add_argument("--dry-run", action="store_true")
     given = parser.parse_args()
-    rows = [row for row in read_rows(given.data) if not given.device or row.device in given.device]
+    rows = [
+        row
+        for row in read_rows(given.data, FORMS)
+        if not given.device or row.device in given.device
+    ]
     found = fit_kernels(given.architecture, rows, given.only, print, given.hold)
     for each in found.changes:
         print(f"  {each.kernel + '.' + each.key:50} {each.before:10.4g} -> {each.after:10.4g}")
     print(f"fitted: {_said(found.fitted)}\napart:  {_said(found.apart)}")
     if not given.dry_run:
         for family in {each.family for each in found.changes}:
-            _write(_FOLDER / given.architecture / f"{family}.yaml", found.library.families[family])
+            paths = (each / given.architecture / f"{family}.yaml" for each in _FOLDERS)
+            _write(next(each for each in paths if each.exists()), found.library.families[family])
 
 
 def _write(path: Path, family: KernelFamily) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.errors import KernbenchError, MachineError, UnknownNameError, UsageError
-from kernbench.hardware import ExchangeKernel, changed_machine, exchange_kernels, load_machine
+from kernbench.hardware import ExchangeKernel, changed_machine, kernel_constants, load_machine
 from kernbench.hardware.exchange_kernels import load_exchanges
 from kernbench.links import ExpertExchange, exchange_kernel, exchange_ps
 
@@ -120,7 +120,7 @@ def test_constants_are_data_with_their_source_and_rows(monkeypatch: pytest.Monke
             assert kernel.source.startswith(("fitted to", "assumed", "tile-ai")), name
             assert (kernel.rows > 0) != kernel.source.startswith("assumed"), name
     load_exchanges.cache_clear()
-    monkeypatch.setattr(exchange_kernels, "parse_yaml", lambda *_, **__: {"kernels": {"x": {}}})
+    monkeypatch.setattr(kernel_constants, "parse_yaml", lambda *_, **__: {"kernels": {"x": {}}})
     with pytest.raises(MachineError, match=r"exchanges/sm90.yaml: kernels.x.launch_us: Field"):
         load_exchanges("sm90")
     load_exchanges.cache_clear()

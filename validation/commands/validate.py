@@ -209,8 +209,9 @@ def _scored(options: ValidateOptions) -> tuple[list[Scored], Machines]:
     from kernbench.accuracy.score import answer_rows
     from kernbench.hardware import machine_text
     from validation.predictors.registry import published
+    from validation.sources.forms import FORMS
 
-    rows = read_rows(options.data)
+    rows = read_rows(options.data, FORMS)
     added = [machine_text(name) for name in options.machines]
     if options.borrow is not None:
         text, rows = _borrowed(options.borrow, rows)

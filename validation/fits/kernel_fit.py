@@ -13,7 +13,8 @@ from kernbench.accuracy.calibration import Array, solve
 from kernbench.accuracy.rows import Category, Predictor, Row, is_apart
 from kernbench.accuracy.score import Errors, errors_of
 from kernbench.errors import KernbenchError, UsageError
-from kernbench.hardware import KernelConstants, KernelFamily, KernelLibrary, load_library
+from kernbench.hardware import KernelConstants, KernelFamily, KernelLibrary
+from validation.kernels import load_library
 from validation.predictors.library_rows import LibraryPredictor, MeasuredKernels
 from validation.predictors.registry import make_predictor
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from kernbench.accuracy.rows import Row
-from kernbench.hardware import Machine, load_library
+from kernbench.hardware import Machine
 from kernbench.library_kernels import (
     AttentionProblem,
     FlashKernel,
@@ -17,6 +17,7 @@ from kernbench.library_kernels import (
     flash_launches,
     stream,
 )
+from validation.kernels import load_library
 from validation.predictors.libraries.attention_releases import LEFT_WINDOW, Release, releases
 from validation.predictors.library_rows import LibraryPredictor, MeasuredKernels, NotModeledError
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from kernbench.accuracy.predictors import GEMM_DTYPES, problem_of
 from kernbench.accuracy.rows import Answer, Machines, Ran, Row
 from kernbench.errors import MachineError
-from kernbench.hardware import Machine, load_library
+from kernbench.hardware import Machine
 from kernbench.kernel_time import kept_share
 from kernbench.library_kernels import (
     GemmProblem,
@@ -19,9 +19,9 @@ from kernbench.library_kernels import (
     Product,
     product_candidates,
     product_choices,
-    quantize_rows,
 )
 from kernbench.plans import GemmTuner
+from validation.kernels import load_library, quantize_rows
 from validation.predictors.libraries.products import (
     OPERANDS,
     gemm_kernel,

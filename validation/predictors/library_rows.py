@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from kernbench.accuracy.rows import Answer, Machines, Ran, Row
 from kernbench.errors import KernbenchError, MachineError
-from kernbench.hardware import KernelLibrary, Machine, load_library
+from kernbench.hardware import KernelLibrary, Machine
 from kernbench.library_kernels import LibraryKernel, time_kernel
+from validation.kernels import load_library
 
 Libraries = Callable[[str], KernelLibrary]
 """From an architecture to its kernels."""

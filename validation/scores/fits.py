@@ -13,6 +13,7 @@ import yaml
 import kernbench
 from kernbench.hardware import Machine
 from kernbench.report import likenesses
+from validation.kernels import FOLDER as LIBRARIES
 from validation.sources.tables import FOLDER
 
 _OTHER_NAMES = {
@@ -29,7 +30,8 @@ def _texts() -> tuple[tuple[str, str], ...]:
 
     That is a machine or a family of kernels by its name; empty: everywhere.
     """
-    files = [*Path(kernbench.__path__[0]).rglob("*.yaml"), *FOLDER.glob("*.yaml")]
+    shipped = Path(kernbench.__path__[0])
+    files = [*shipped.rglob("*.yaml"), *LIBRARIES.rglob("*.yaml"), *FOLDER.glob("*.yaml")]
     return tuple(
         (_place(path), text)
         for path in files

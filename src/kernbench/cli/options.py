@@ -52,6 +52,9 @@ BenchMachine = Annotated[
 Ranks = Annotated[
     int | None, typer.Option(metavar="N", help="World size; the bench's RANKS, else SIPS, else 1.")
 ]
+FirstRanks = Annotated[
+    int | None, typer.Option(metavar="N", help="Ranks, on SIPs 0 to N-1; all by default.")
+]
 Args = Annotated[
     list[str] | None, typer.Argument(metavar="ARGS", help="What the program is given.")
 ]

@@ -18,6 +18,7 @@ from kernbench.hardware.kernel_constants import (
     known_libraries,
     library_folder,
     load_library,
+    read_families,
 )
 from kernbench.hardware.link_specs import LinksSpec, ScaleOutSpec
 from kernbench.hardware.loading import (
@@ -130,6 +131,7 @@ __all__ = [
     "parse_machine",
     "ps_per_byte",
     "ranks_of",
+    "read_families",
     "set_keys",
     "source_of",
     "transfer_ps",

@@ -7,11 +7,10 @@ from fractions import Fraction
 from functools import cache
 from importlib import resources
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from kernbench.errors import MachineError
+from kernbench.hardware.kernel_constants import read_constants
 from kernbench.hardware.spec_base import Count, NotNegative, Positive, Share, Spec
-from kernbench.inputs import parse_yaml
 
 
 class ExchangeKernel(Spec):
@@ -70,10 +69,4 @@ def load_exchanges(architecture: str | None) -> Mapping[str, ExchangeKernel]:
     file = resources.files("kernbench.hardware") / "exchanges" / f"{architecture}.yaml"
     if not file.is_file():
         return {}
-    name = f"exchanges/{architecture}.yaml"
-    data = parse_yaml(file.read_text(encoding="utf-8"), name, MachineError, is_shipped=True)
-    try:
-        return ExchangeKernels.model_validate(data).kernels
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise MachineError(f"{name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    return read_constants(ExchangeKernels, file, f"exchanges/{architecture}.yaml").kernels

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from importlib import resources
-from typing import Any
+from importlib.resources.abc import Traversable
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -79,9 +80,9 @@ class KernelLibrary:
             UnknownNameError: The architecture has no such kernel; names the nearest.
         """
         for family in self.families.values():
-            found = family.kernels.get(kernel)
-            if found is not None:
-                return found
+            constants = family.kernels.get(kernel)
+            if constants is not None:
+                return constants
         raise UnknownNameError(
             f"{self.architecture} has no kernel {kernel!r}: {nearest(kernel, self.names())}"
         )
@@ -131,28 +132,47 @@ def load_library(architecture: str) -> KernelLibrary:
             f"no kernels of architecture {architecture!r}: "
             f"{nearest(architecture, known_libraries())}"
         )
-    families: dict[str, KernelFamily] = {}
-    for file in sorted((library_folder() / architecture).iterdir(), key=lambda each: each.name):
-        family = file.name.removesuffix(".yaml")
-        found = _family(file.read_text(encoding="utf-8"), f"{architecture}/{file.name}")
+    return KernelLibrary(architecture, read_families(library_folder() / architecture))
+
+
+def read_families(
+    folder: Traversable, others: Mapping[str, KernelFamily] | None = None
+) -> dict[str, KernelFamily]:
+    """Return the families of kernels that the files of a folder describe, beside ``others``.
+
+    Raises:
+        MachineError: A file has a key that is unknown, an impossible value, or a kernel of another
+            file.
+    """
+    families = dict(others or {})
+    for file in sorted(folder.iterdir(), key=lambda each: each.name):
+        origin = f"{folder.name}/{file.name}"
+        family = read_constants(KernelFamily, file, origin)
         for other, before in families.items():
-            twice = before.kernels.keys() & found.kernels.keys()
+            twice = before.kernels.keys() & family.kernels.keys()
             if twice:
-                raise MachineError(
-                    f"{architecture}/{file.name}: {min(twice)} is a kernel of {other}.yaml too"
-                )
-        families[family] = found
-    return KernelLibrary(architecture, families)
+                raise MachineError(f"{origin}: {min(twice)} is a kernel of {other}.yaml too")
+        families[file.name.removesuffix(".yaml")] = family
+    return families
 
 
-def library_folder() -> Any:
+def library_folder() -> Traversable:
     """Return the folder that has one folder per architecture."""
     return resources.files("kernbench.hardware") / "kernel_libraries"
 
 
-def _family(text: str, origin: str) -> KernelFamily:
+_S = TypeVar("_S", bound=Spec)
+
+
+def read_constants(model: type[_S], file: Traversable, origin: str) -> _S:
+    """Return what a file of fitted constants says, as ``model`` describes it.
+
+    Raises:
+        MachineError: A key is unknown, or a value impossible; names ``origin`` and the key.
+    """
+    text = file.read_text(encoding="utf-8")
     try:
-        return KernelFamily.model_validate(parse_yaml(text, origin, MachineError, is_shipped=True))
+        return model.model_validate(parse_yaml(text, origin, MachineError, is_shipped=True))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

@@ -2,6 +2,7 @@
 
 from kernbench.judging.judge import DEFAULT_MACHINES, Judge, judge
 from kernbench.judging.limits import CandidateLimits
+from kernbench.judging.pool import BusyError, JudgePool
 from kernbench.judging.verdict import (
     EXIT_CODES,
     SCHEMA,
@@ -18,9 +19,11 @@ __all__ = [
     "DEFAULT_MACHINES",
     "EXIT_CODES",
     "SCHEMA",
+    "BusyError",
     "CandidateLimits",
     "Failure",
     "Judge",
+    "JudgePool",
     "MachineTime",
     "Outcome",
     "SizeResult",

@@ -22,24 +22,6 @@ from kernbench.library_kernels.convolution import (
 )
 from kernbench.library_kernels.engine import KernelTime, kept_share, makespan, time_kernel
 from kernbench.library_kernels.gemm import GemmKernel, GemmProblem, LibraryTile, product_choices
-from kernbench.library_kernels.linear_attention import (
-    LinearProblem,
-    causal_convolution,
-    channel_convolution,
-    chunk_products,
-    chunk_scan,
-    convolution_update,
-    recurrent_decode,
-    sequence_convolution,
-)
-from kernbench.library_kernels.mla import LatentKernel, batched_product, latent_decode
-from kernbench.library_kernels.moe import (
-    ExpertLoad,
-    MoeKernels,
-    MoeProblem,
-    expert_kernels,
-    expert_products,
-)
 from kernbench.library_kernels.products import (
     Product,
     family_of,
@@ -47,7 +29,6 @@ from kernbench.library_kernels.products import (
     product_candidates,
     product_kernels,
 )
-from kernbench.library_kernels.quantize import missed_again, quantize_rows, scale_and_quantize_rows
 from kernbench.library_kernels.reuse import AutogradPhase, Reuse
 from kernbench.library_kernels.streams import column_sums, stream
 from kernbench.library_kernels.volumes import volume_launch
@@ -60,18 +41,13 @@ __all__ = [
     "BlockLaunch",
     "Convolution",
     "ConvolutionPass",
-    "ExpertLoad",
     "FlashKernel",
     "GemmKernel",
     "GemmProblem",
     "KernelChoice",
     "KernelTime",
-    "LatentKernel",
     "LibraryKernel",
     "LibraryTile",
-    "LinearProblem",
-    "MoeKernels",
-    "MoeProblem",
     "Product",
     "Reuse",
     "Splits",
@@ -80,18 +56,10 @@ __all__ = [
     "Trip",
     "Windows",
     "attention_kernels",
-    "batched_product",
     "by_channel",
-    "causal_convolution",
-    "channel_convolution",
-    "chunk_products",
-    "chunk_scan",
     "column_sums",
     "convolution_kernels",
-    "convolution_update",
     "efficient_splits",
-    "expert_kernels",
-    "expert_products",
     "family_of",
     "fastest",
     "flash_backward_launches",
@@ -99,18 +67,12 @@ __all__ = [
     "flash_launches",
     "grouped_kernels",
     "kept_share",
-    "latent_decode",
     "makespan",
     "merged",
-    "missed_again",
     "product_candidates",
     "product_choices",
     "product_kernels",
-    "quantize_rows",
     "ragged_launches",
-    "recurrent_decode",
-    "scale_and_quantize_rows",
-    "sequence_convolution",
     "stream",
     "streamed",
     "time_blocks",

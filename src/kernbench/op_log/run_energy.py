@@ -109,7 +109,8 @@ def energy_of(
     entries = _by_rank(spans, ranks)
     waits = _exposed_of(spans, entries)
     asked = _energies(spans)
-    energies = _held(spans, asked, entries, waits, powers, end_ps)
+    drawn = list(_drawn(spans, asked, entries, waits, powers, end_ps))
+    energies = _held(spans, asked, entries, drawn)
     taken = asked
     if within is not None:
         energies, taken = (
@@ -125,10 +126,9 @@ def energy_of(
             by_rank[use.rank] += pj
             parts[part] += pj
     total = sum(by_rank)
-    steps = _steps(spans, asked, entries, waits, powers, end_ps)
     peaks = [
         float(each.watts[:-1][np.diff(window.until(rank, each.times_ps)) > 0].max(initial=0))
-        for rank, each in enumerate(steps)
+        for rank, each in enumerate(drawn)
     ]
     return {
         "devices": ranks,
@@ -185,8 +185,8 @@ def power_over_time(log: OpLog, machine: Machine, ranks: int) -> list[tuple[Colu
         return [(np.zeros(0, dtype=np.int64), np.zeros(0))] * ranks
     entries = _by_rank(spans, ranks)
     waits = _exposed_of(spans, entries)
-    steps = _steps(spans, _energies(spans), entries, waits, powers, log.end_ps)
-    return [(each.times_ps, each.watts) for each in steps]
+    drawn = _drawn(spans, _energies(spans), entries, waits, powers, log.end_ps)
+    return [(each.times_ps, each.watts) for each in drawn]
 
 
 def average_watts(
@@ -223,7 +223,7 @@ class _Drawn:
     """Of what its commands take on the clock, the share that they do without from each time on."""
 
 
-def _steps(
+def _drawn(
     spans: Spans,
     parts: Mapping[Energy, Column],
     entries: Sequence[Column],
@@ -273,24 +273,21 @@ def _held(
     spans: Spans,
     parts: dict[Energy, Column],
     entries: Sequence[Column],
-    waits: Sequence[tuple[Column, Column]],
-    powers: Sequence[PowerSpec],
-    end_ps: int,
+    drawn: Sequence[_Drawn],
 ) -> dict[Energy, Column]:
     """Return what each entry takes where a device's limit holds for all that runs side by side.
 
     As for a kernel alone (:func:`pace_of`), engines and caches take less where more would be drawn,
     as they do at the lower voltage of a lower clock: each its share of what is above the limit.
     """
-    steps = _steps(spans, parts, entries, waits, powers, end_ps)
     held = np.zeros(len(spans))
-    for mine, drawn in zip(entries, steps, strict=True):
-        if not drawn.less.any():
+    for mine, device in zip(entries, drawn, strict=True):
+        if not device.less.any():
             continue
         mine = mine[spans.end_ps[mine] > spans.start_ps[mine]]
-        lost_ps = np.concatenate([[0.0], np.cumsum(np.diff(drawn.times_ps) * drawn.less[:-1])])
+        lost_ps = np.concatenate([[0.0], np.cumsum(np.diff(device.times_ps) * device.less[:-1])])
         first, last = (
-            np.searchsorted(drawn.times_ps, each[mine]) for each in (spans.start_ps, spans.end_ps)
+            np.searchsorted(device.times_ps, each[mine]) for each in (spans.start_ps, spans.end_ps)
         )
         held[mine] = (lost_ps[last] - lost_ps[first]) / (spans.end_ps[mine] - spans.start_ps[mine])
     if not held.any():

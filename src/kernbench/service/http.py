@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernbench.errors import KernbenchError, UsageError
-from kernbench.service.judges import BusyError
+from kernbench.judging import BusyError
 from kernbench.service.requests import MOST_SOURCE_BYTES
 from kernbench.service.tools import Tools, build_server
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from kernbench.errors import UsageError
+from kernbench.judging import JudgePool
 from kernbench.service.http import build_app
-from kernbench.service.judges import JudgePool
 from kernbench.service.requests import Workspace
 from kernbench.service.tools import Tools
 

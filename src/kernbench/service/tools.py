@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from kernbench.errors import KernbenchError, UsageError
-from kernbench.service.judges import JudgePool
+from kernbench.judging import DEFAULT_MACHINES, JudgePool
 from kernbench.service.requests import Workspace
 
 _Source = Annotated[str, Field(description="Source text, or a path on the service's machine.")]
@@ -103,11 +103,8 @@ class Tools:
         machines: Annotated[list[str] | None, Field(description="By default h100-sxm.")] = None,
     ) -> dict[str, Any]:
         """Judge a candidate kernel against a task: right or wrong, how fast, why."""
-        return self._judges.judge(
-            self._workspace.source(candidate),
-            self._workspace.source(task),
-            machines or ["h100-sxm"],
-        )
+        paths = (self._workspace.source(each) for each in (candidate, task))
+        return self._judges.judge(*paths, machines=machines or DEFAULT_MACHINES).to_dict()
 
     def _of_run(self, command: str, run: str) -> dict[str, Any]:
         answer: dict[str, Any] = self._workspace.ask(command, os.fspath(self._workspace.kept(run)))

@@ -8,6 +8,7 @@ from kernbench.accuracy.rows.forms import Category, form_of
 from kernbench.accuracy.rows.reference import read_rows, sampled
 from kernbench.errors import UsageError
 from validation.predictors.registry import make_predictor
+from validation.sources.forms import FORMS
 
 GEMM = "device,op,dtype,m,n,k,bytes,time_us,source\n"
 ROW = "H200-SXM-141GB,gemm,bf16,64,4096,4096,34603008,14.2,mine\n"
@@ -140,6 +141,8 @@ def test_benchmarks_are_read_as_they_publish(
 ) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(text)
-    (row,) = read_rows([path])
+    (row,) = read_rows([path], FORMS)
     assert (row.device, row.source) == (device, source)
+    with pytest.raises(UsageError, match=r"rows.csv: "):
+        read_rows([path])
     assert row.time_us == pytest.approx(time_us)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernbench.errors import UsageError
-from kernbench.library_kernels import ExpertLoad
+from validation.kernels import ExpertLoad
 
 _DRAWS = 8
 _SEED = 5

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from kernbench.accuracy.rows import Row
 from kernbench.hardware import Machine
-from kernbench.library_kernels import MoeProblem
+from validation.kernels import MoeProblem
 from validation.predictors.libraries.expert_loads import Dealing, Others
 from validation.predictors.libraries.expert_tiles import (
     ExpertTile,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from kernbench.accuracy.rows import Row
-from kernbench.library_kernels import MoeKernels
+from validation.kernels import MoeKernels
 from validation.predictors.libraries.expert_loads import Others
 
 

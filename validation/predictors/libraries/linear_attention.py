@@ -7,8 +7,8 @@ from statistics import median
 
 from kernbench.accuracy.rows import Row
 from kernbench.hardware import Machine
-from kernbench.library_kernels import (
-    LibraryKernel,
+from kernbench.library_kernels import LibraryKernel
+from validation.kernels import (
     LinearProblem,
     causal_convolution,
     channel_convolution,

@@ -11,13 +11,11 @@ from kernbench.hardware import Machine
 from kernbench.library_kernels import (
     AttentionProblem,
     FlashKernel,
-    LatentKernel,
     LibraryKernel,
-    batched_product,
     flash_forward,
-    latent_decode,
     stream,
 )
+from validation.kernels import LatentKernel, batched_product, latent_decode
 from validation.predictors.libraries.mla_modules import after_attention, before_attention
 from validation.predictors.library_rows import LibraryPredictor, MeasuredKernels, NotModeledError
 from validation.sources.harness import MLA_HOSTS, MLA_MODULE_HOSTS

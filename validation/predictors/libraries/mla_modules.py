@@ -8,17 +8,16 @@ up-projection of keys and values while it decodes.
 
 from __future__ import annotations
 
-from kernbench.hardware import Machine, load_library
+from kernbench.hardware import Machine
 from kernbench.library_kernels import (
     GemmProblem,
     LibraryKernel,
-    batched_product,
     fastest,
     kept_share,
     product_choices,
-    quantize_rows,
     stream,
 )
+from validation.kernels import batched_product, load_library, quantize_rows
 from validation.predictors.libraries.products import OPERANDS, gemm_kernel, kernel_name
 
 _HIDDEN, _QUERY_RANK = 7168, 1536

@@ -7,13 +7,8 @@ from dataclasses import replace
 
 from kernbench.accuracy.rows import Row
 from kernbench.hardware import Machine
-from kernbench.library_kernels import (
-    LibraryKernel,
-    MoeKernels,
-    MoeProblem,
-    expert_kernels,
-    expert_products,
-)
+from kernbench.library_kernels import LibraryKernel
+from validation.kernels import MoeKernels, MoeProblem, expert_kernels, expert_products
 from validation.predictors.libraries.expert_loads import Routing, load_of
 from validation.predictors.libraries.expert_releases import ExpertRelease, releases_of
 from validation.predictors.libraries.expert_stacks import (

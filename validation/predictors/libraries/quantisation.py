@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from kernbench.accuracy.rows import Row
 from kernbench.hardware import Machine
-from kernbench.library_kernels import (
-    LibraryKernel,
-    kept_share,
-    missed_again,
-    quantize_rows,
-    scale_and_quantize_rows,
-    stream,
-)
+from kernbench.library_kernels import LibraryKernel, kept_share, stream
+from validation.kernels import missed_again, quantize_rows, scale_and_quantize_rows
 from validation.predictors.library_rows import LibraryPredictor, MeasuredKernels, NotModeledError
 
 OPERATIONS = ("computescale", "scale_matrix")

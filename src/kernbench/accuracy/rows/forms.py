@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -70,40 +70,6 @@ FORMS = (
         together=("model", "tp", "n_gpus"),
         may_lack_time=True,
         shown=("model", "isl", "osl", "concurrency_or_batch", "tp", "n_gpus"),
-    ),
-    Form(
-        category=Category.PROGRAMS,
-        columns=("level", "problem", "mean_ms"),
-        op="problem",
-        dtype="=float32",
-        device="hardware",
-        source="=kernelbench",
-        time=("mean_ms",),
-        together=("level", "problem"),
-        shown=("level", "problem", "config", "folder", "commit"),
-    ),
-    Form(
-        category=Category.PROGRAMS,
-        columns=("part", "op", "input_size"),
-        op="op",
-        dtype="=",
-        device="=A100-SXM4-80GB",
-        source="=tritonbench",
-        time=("ms",),
-        together=("part", "op"),
-        shown=("part", "op", "input_size"),
-    ),
-    Form(
-        category=Category.PROGRAMS,
-        columns=("branch", "kernel", "params"),
-        op="kernel",
-        dtype="=",
-        device="=MI300X",
-        source="=geak",
-        time=("ms",),
-        together=("kernel",),
-        may_lack_time=True,
-        shown=("branch", "kernel", "params"),
     ),
     Form(
         category=Category.PROGRAMS,
@@ -185,13 +151,13 @@ _US = {"s": 1e6, "ms": 1e3, "us": 1.0}
 _COUNTED = re.compile(r"^(\w+) */ *(?:s|sec)$")
 
 
-def form_of(file: str, columns: set[str]) -> Form:
-    """Return the form of a file with these columns.
+def form_of(file: str, columns: set[str], forms: Sequence[Form] = FORMS) -> Form:
+    """Return the form of a file with these columns, the first of ``forms`` that fits.
 
     Raises:
         UsageError: A column that every file needs is missing, or those of all forms are.
     """
-    for form in FORMS:
+    for form in forms:
         if columns.issuperset(form.columns):
             lacking = _lacking(form, columns)
             if lacking:
@@ -200,7 +166,7 @@ def form_of(file: str, columns: set[str]) -> Form:
     missing = [each for each in ("device", "source") if each not in columns]
     if missing:
         raise UsageError(f"{file}: columns are missing: {', '.join(missing)}")
-    known = "; ".join(f"{', '.join(form.columns)} for {form.category}" for form in FORMS)
+    known = "; ".join(f"{', '.join(form.columns)} for {form.category}" for form in forms)
     raise UsageError(f"{file}: the columns are of no category; it takes {known}")
 
 

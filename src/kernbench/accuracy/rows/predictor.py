@@ -47,11 +47,6 @@ class Answer:
     """A time that formulas give without a run of the engine. It is no answer (``time_us`` is None):
     no command of a user gives it, so it is part of no error that is published (ADR-0235)."""
 
-    @classmethod
-    def composed(cls, composed_us: float, why_not: str, how: str = "") -> Answer:
-        """Return that nothing was run for a row, beside what formulas give for it."""
-        return cls(None, why_not=why_not, how=how, composed_us=composed_us)
-
 
 class Predictor(Protocol):
     """Predicts the rows of one category.

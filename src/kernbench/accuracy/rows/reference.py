@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import md5
 from pathlib import Path
@@ -73,18 +73,17 @@ class Row:
         return f"{self.device} {self.op} {self.dtype} {' '.join(shape)}"
 
 
-def read_rows(paths: Iterable[str | Path]) -> list[Row]:
-    """Return the rows of CSV files, in order.
+def read_rows(paths: Iterable[str | Path], forms: Sequence[Form] = FORMS) -> list[Row]:
+    """Return the rows of CSV files, in order; each file has one of the ``forms``.
 
     Raises:
         UsageError: A file cannot be read, its columns match no category, or a row has no time.
     """
-    found: list[Row] = []
-    for each in paths:
-        path = Path(each)
+    rows: list[Row] = []
+    for path in map(Path, paths):
         with opened_csv(path) as reader:
-            found += _read(path.name, reader)
-    return found
+            rows += _read(path.name, reader, forms)
+    return rows
 
 
 def sampled(rows: list[Row], every: Mapping[str, int]) -> list[Row]:
@@ -135,8 +134,8 @@ def _hash(row: Row) -> int:
     return int(md5(str(row).encode()).hexdigest(), 16)
 
 
-def _read(file: str, reader: csv.DictReader[str]) -> Iterable[Row]:
-    form = form_of(file, set(reader.fieldnames or ()))
+def _read(file: str, reader: csv.DictReader[str], forms: Sequence[Form]) -> Iterable[Row]:
+    form = form_of(file, set(reader.fieldnames or ()), forms)
     for fields in reader:
         where = f"{file}:{reader.line_num}"
         if None in fields or None in fields.values():

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernbench.cli import options as given
-from kernbench.cli.registry import Listing
-from kernbench.errors import KernbenchError, UnknownNameError, UsageError, nearest
+from kernbench.cli.registry import Listing, options_command
+from kernbench.errors import UnknownNameError, UsageError, nearest
 
 if TYPE_CHECKING:
     from kernbench.links import Choice
@@ -24,15 +23,36 @@ _MOST_GIB = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveOptions:
-    """What ``kernbench collective show`` was given; see its ``--help``."""
+    """What ``kernbench collective show`` was given."""
 
-    op: str
-    machine: str
-    ranks: int | None
-    size: str
-    algorithm: str
-    protocol: str
-    steps: int
+    op: Annotated[str, typer.Argument(metavar="OP", help="all_reduce, all_to_all, ...")]
+    machine: given.Machine = given.DEFAULT_MACHINE
+    ranks: given.FirstRanks = None
+    size: Annotated[
+        str, typer.Option(metavar="BYTES", help="The message, like 4096, 64K or 1MiB.")
+    ] = "1MiB"
+    algorithm: Annotated[str, typer.Option(metavar="NAME", help="An algorithm.")] = "auto"
+    protocol: Annotated[str, typer.Option(metavar="NAME", help="One of the machine's.")] = "auto"
+    steps: Annotated[int, typer.Option(min=0, help="How many steps to print.")] = 32
+    own_options: frozenset[str] = frozenset()
+    """The names of the command's options."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertsOptions:
+    """What ``kernbench collective experts`` was given."""
+
+    kernel: Annotated[str, typer.Argument(metavar="KERNEL", help="deepep_dispatch, ...")]
+    machine: given.Machine = "h200"
+    ranks: given.FirstRanks = None
+    tokens: Annotated[int, typer.Option(help="Tokens of each rank.")] = 4096
+    hidden: Annotated[int, typer.Option(help="Elements of a token.")] = 7168
+    item_bytes: Annotated[float, typer.Option(help="Bytes of an element, with its scale.")] = 2.0
+    topk: Annotated[int, typer.Option(help="Experts that a token chooses.")] = 8
+    experts: Annotated[int, typer.Option(help="Experts of all ranks.")] = 256
+    pes: Annotated[int | None, typer.Option(help="PEs that copy, where a kernel is given.")] = None
+    own_options: frozenset[str] = frozenset()
+    """The names of the command's options."""
 
 
 PLACE = 80
@@ -44,20 +64,8 @@ app = typer.Typer(
 )
 
 
-@app.command("show")
-def _show_collective(
-    op: Annotated[str, typer.Argument(metavar="OP", help="all_reduce, all_to_all, ...")],
-    machine: given.Machine = "ahbm",
-    ranks: Annotated[
-        int | None, typer.Option(metavar="N", help="Ranks, on SIPs 0 to N-1; all by default.")
-    ] = None,
-    size: Annotated[
-        str, typer.Option(metavar="BYTES", help="The message, like 4096, 64K or 1MiB.")
-    ] = "1MiB",
-    algorithm: Annotated[str, typer.Option(metavar="NAME", help="An algorithm.")] = "auto",
-    protocol: Annotated[str, typer.Option(metavar="NAME", help="One of the machine's.")] = "auto",
-    steps: Annotated[int, typer.Option(min=0, help="How many steps to print.")] = 32,
-) -> None:
+@options_command(app, "show")
+def _show_collective(context: typer.Context, options: CollectiveOptions) -> int:
     """Show a collective's algorithm, its modeled time, its bound, and its schedule step by step.
 
     kernbench collective show all_reduce --machine h100-sxm --ranks 8 --size 64M
@@ -65,41 +73,23 @@ def _show_collective(
     The message is as nccl-tests counts it, in elements of 2 bytes; of one rank for all_to_all. The
     bench ccl_selection prints what every other way would take.
     """
-    asked = CollectiveOptions(
-        op=op,
-        machine=machine,
-        ranks=ranks,
-        size=size,
-        algorithm=algorithm,
-        protocol=protocol,
-        steps=steps,
-    )
-    raise typer.Exit(show_collective(asked))
-
-
-def show_collective(options: CollectiveOptions) -> int:
-    """Print one collective: who chose its algorithm, its time and bounds, and every step."""
     from kernbench.collectives import known_ops
     from kernbench.hardware import load_machine
     from kernbench.links import Asked, Selector
     from kernbench.report import format_amount, format_ns
 
-    try:
-        if options.op not in known_ops():
-            raise UnknownNameError(
-                f"unknown collective {options.op!r}: {nearest(options.op, known_ops())}"
-            )
-        machine = load_machine(options.machine, options.ranks)
-        ranks = 2 if options.op == "send_recv" else options.ranks or machine.num_sips
-        size = 0 if options.op == "barrier" else parse_size(options.size)
-        asked = Asked(options.op, ranks, size // _ITEM_BYTES, _ITEM_BYTES)
-        sips = tuple(range(ranks))
-        selector = Selector(machine)
-        chosen = selector.choose(asked, sips, options.algorithm, options.protocol)
-        time_ps, least_ps = selector.bracket(asked, sips, chosen)
-    except KernbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if options.op not in known_ops():
+        raise UnknownNameError(
+            f"unknown collective {options.op!r}: {nearest(options.op, known_ops())}"
+        )
+    machine = load_machine(options.machine, options.ranks)
+    ranks = 2 if options.op == "send_recv" else options.ranks or machine.num_sips
+    size = 0 if options.op == "barrier" else parse_size(options.size)
+    asked = Asked(options.op, ranks, size // _ITEM_BYTES, _ITEM_BYTES)
+    sips = tuple(range(ranks))
+    selector = Selector(machine)
+    chosen = selector.choose(asked, sips, options.algorithm, options.protocol)
+    time_ps, least_ps = selector.bracket(asked, sips, chosen)
     schedule = chosen.build(asked)
     print(f"{options.op} of {_binary(size)} by {ranks} ranks of {machine.name}")
     print(f"  {_way(chosen)}, {_reason(chosen)}")
@@ -114,20 +104,8 @@ def show_collective(options: CollectiveOptions) -> int:
     return 0
 
 
-@app.command("experts")
-def _show_experts(
-    kernel: Annotated[str, typer.Argument(metavar="KERNEL", help="deepep_dispatch, ...")],
-    machine: given.Machine = "h200",
-    ranks: Annotated[
-        int | None, typer.Option(metavar="N", help="Ranks, on SIPs 0 to N-1; all by default.")
-    ] = None,
-    tokens: Annotated[int, typer.Option(help="Tokens of each rank.")] = 4096,
-    hidden: Annotated[int, typer.Option(help="Elements of a token.")] = 7168,
-    item_bytes: Annotated[float, typer.Option(help="Bytes of an element, with its scale.")] = 2.0,
-    topk: Annotated[int, typer.Option(help="Experts that a token chooses.")] = 8,
-    experts: Annotated[int, typer.Option(help="Experts of all ranks.")] = 256,
-    pes: Annotated[int | None, typer.Option(help="PEs that copy, where a kernel is given.")] = None,
-) -> None:
+@options_command(app, "experts")
+def _show_experts(context: typer.Context, options: ExpertsOptions) -> int:
     """Say how long a library's exchange of experts' rows takes among ranks on idle links.
 
     kernbench collective experts deepep_dispatch --machine h200 --tokens 4096
@@ -136,24 +114,22 @@ def _show_experts(
     from kernbench.links import ExpertExchange, exchange_kernel, exchange_ps
     from kernbench.report import format_ns
 
-    try:
-        loaded = load_machine(machine, ranks)
-        known = exchange_kernel(loaded, kernel, ranks or loaded.num_sips)
-        exchange = ExpertExchange(
-            tokens=tokens,
-            row_bytes=hidden * item_bytes,
-            topk=topk,
-            experts=experts,
-            ranks=ranks or loaded.num_sips,
-            pes=pes,
-            gathers="combine" in kernel,
-        )
-        time_ps = exchange_ps(loaded, exchange, known)
-    except KernbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
-    print(f"{kernel} of {tokens} tokens a rank by {exchange.ranks} ranks of {loaded.name}")
-    print(f"  {format_ns(time_ps / 1e3)} on idle links; constants: {known.source}")
+    machine = load_machine(options.machine, options.ranks)
+    ranks = options.ranks or machine.num_sips
+    kernel = exchange_kernel(machine, options.kernel, ranks)
+    exchange = ExpertExchange(
+        tokens=options.tokens,
+        row_bytes=options.hidden * options.item_bytes,
+        topk=options.topk,
+        experts=options.experts,
+        ranks=ranks,
+        pes=options.pes,
+        gathers="combine" in options.kernel,
+    )
+    time_ps = exchange_ps(machine, exchange, kernel)
+    print(f"{options.kernel} of {options.tokens} tokens a rank by {ranks} ranks of {machine.name}")
+    print(f"  {format_ns(time_ps / 1e3)} on idle links; constants: {kernel.source}")
+    return 0
 
 
 def parse_size(text: str) -> int:

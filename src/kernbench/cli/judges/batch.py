@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import queue
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -16,12 +15,13 @@ from kernbench.cli.sweeps.running import Limits, Progress, run_points
 from kernbench.cli.sweeps.store import ResultFolder
 from kernbench.cli.sweeps.table import write_table
 from kernbench.errors import KernbenchError, UsageError
+from kernbench.judging import CandidateLimits, JudgePool, Outcome, Verdict
 
 RESULTS = "verdicts"
 TABLE = "verdicts.parquet"
 _TASK_FILES = ("task.py", "task.yml")
-_IDLE: queue.SimpleQueue[Any] = queue.SimpleQueue()
-"""Judges of this process that wait for a candidate."""
+_JUDGES = JudgePool()
+"""The judges of this process."""
 
 
 def points_of(folder: Path, against: str | None, options: Mapping[str, Any]) -> list[Point]:
@@ -115,27 +115,18 @@ def _row(point: Point, answer: Mapping[str, Any], limits: Mapping[str, Any]) -> 
 
 def judged_job(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the verdict on a job as its report, by a warm judge of this process."""
-    from kernbench.judging import CandidateLimits, Judge, Outcome, Verdict
-
-    try:
-        judge = _IDLE.get_nowait()
-    except queue.Empty:
-        judge = Judge()
     options = dict(job["options"])
     options["limits"] = CandidateLimits(**options["limits"])
     try:
-        verdict = judge(job["candidate"], job["task"], **options)
+        verdict = _JUDGES.judge(job["candidate"], job["task"], **options)
     except KernbenchError as error:
         verdict = Verdict(job["candidate"], job["task"], "", Outcome.UNKNOWN, str(error), 0)
-    finally:
-        _IDLE.put(judge)
     return {"status": "done", "report": verdict.to_dict()}
 
 
 def end_judges() -> None:
-    """End the judges of this process that wait."""
-    while not _IDLE.empty():
-        _IDLE.get_nowait().close()
+    """End the judges of this process."""
+    _JUDGES.close()
 
 
 def write_verdicts(verdicts: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -9,13 +9,17 @@ from typing import Any
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.python.sockets import polling, sockets, zmq_backend
 from kernbench.torch_bridge.python.sockets.channels import Wake
+from kernbench.torch_bridge.python.sockets.connecting import ConnectingSocket
 from kernbench.torch_bridge.python.sockets.endpoints import SocketNetwork
+from kernbench.torch_bridge.python.sockets.handles import SocketHandle, close_all
 from kernbench.torch_bridge.python.sockets.polling import WaitingSelector
-from kernbench.torch_bridge.python.sockets.sockets import SimulatedSocket, close_all
+from kernbench.torch_bridge.python.sockets.sockets import SimulatedSocket
 
 __all__ = ["IN_C", "SimulatedSocket", "WaitingSelector", "Wake", "close_all", "install"]
 
 IN_C = (
+    SocketHandle,
+    ConnectingSocket,
     SimulatedSocket,
     WaitingSelector,
     polling.WaitingPoll,

@@ -15,16 +15,10 @@ from weakref import WeakValueDictionary
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.python.sockets.handles import close
 from kernbench.torch_bridge.python.sockets.polling import FilesWait
-from kernbench.torch_bridge.python.sockets.sockets import close
-from kernbench.torch_bridge.python.sockets.zmq_sockets import (
-    EFSM,
-    ETERM,
-    Option,
-    ZmqContextCore,
-    ZmqCore,
-    ZmqFailureError,
-)
+from kernbench.torch_bridge.python.sockets.zmq_options import EFSM, ETERM, Option, ZmqFailureError
+from kernbench.torch_bridge.python.sockets.zmq_sockets import ZmqContextCore, ZmqCore
 
 _VERSION = (4, 3, 5)
 _MOST_PATH = 107

@@ -24,65 +24,37 @@ from kernbench.torch_bridge.python.sockets.channels import (
     host_spec,
     wait_until,
 )
-from kernbench.torch_bridge.python.sockets.endpoints import Endpoint, RealSocket, SocketNetwork
-from kernbench.torch_bridge.python.sockets.sockets import file_key, network
+from kernbench.torch_bridge.python.sockets.connecting import file_key
+from kernbench.torch_bridge.python.sockets.endpoints import Endpoint, SocketNetwork
+from kernbench.torch_bridge.python.sockets.handles import network
+from kernbench.torch_bridge.python.sockets.zmq_addresses import connecting, listening
+from kernbench.torch_bridge.python.sockets.zmq_options import (
+    DEFAULTS,
+    EFSM,
+    ETERM,
+    NAMES,
+    NEVER_RECEIVES,
+    NEVER_SENDS,
+    NOBLOCK,
+    PEERS,
+    PUBLISHES,
+    REP,
+    REQ,
+    ROUTER,
+    SENDS_TO_ONE,
+    SNDMORE,
+    STREAM,
+    SUBSCRIBES,
+    XPUB,
+    Option,
+    ZmqFailureError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PAIR, PUB, SUB, REQ, REP, DEALER, ROUTER, PULL, PUSH, XPUB, XSUB, STREAM = range(12)
-NAMES = tuple("PAIR PUB SUB REQ REP DEALER ROUTER PULL PUSH XPUB XSUB".split())  # noqa: SIM905
-NOBLOCK, SNDMORE = 1, 2
-EFSM, ETERM = 156384763, 156384765
 Message = list[bytes]
 _NO_LIMIT = float("inf")
-_SENDS_TO_ONE = frozenset({PAIR, REQ, DEALER, PUSH})
-_PUBLISHES = frozenset({PUB, XPUB})
-_SUBSCRIBES = frozenset({SUB, XSUB})
-_NEVER_SENDS = frozenset({SUB, PULL})
-_NEVER_RECEIVES = frozenset({PUB, PUSH})
-_PEERS = {
-    PAIR: {PAIR}, PUB: _SUBSCRIBES, XPUB: _SUBSCRIBES, SUB: _PUBLISHES, XSUB: _PUBLISHES,
-    REQ: {REP, ROUTER}, REP: {REQ, DEALER}, DEALER: {REP, DEALER, ROUTER},
-    ROUTER: {REQ, DEALER, ROUTER}, PULL: {PUSH}, PUSH: {PULL},
-}  # fmt: skip
-"""Which types talk to which: connections of others are closed."""
-
-
-class Option:
-    """Numbers of options that decide something here (zmq.h)."""
-
-    ROUTING_ID, SUBSCRIBE, UNSUBSCRIBE, RCVMORE, FD, EVENTS, TYPE, LINGER = (
-        5,
-        6,
-        7,
-        13,
-        14,
-        15,
-        16,
-        17,
-    )
-    SNDHWM, RCVHWM, RCVTIMEO, SNDTIMEO, LAST_ENDPOINT = 23, 24, 27, 28, 32
-    ROUTER_MANDATORY, XPUB_VERBOSE, IMMEDIATE, REQ_RELAXED, ROUTER_HANDOVER = 33, 40, 39, 53, 56
-    XPUB_NODROP = 69
-
-
-DEFAULTS: dict[int, Any] = {
-    4: 0, 5: b"", 8: 100, 9: 10000, 11: -1, 12: -1, 17: -1, 18: 100, 19: 100, 21: 0, 22: -1,
-    23: 1000, 24: 1000, 25: 1,
-    27: -1, 28: -1, 33: 0, 34: -1, 35: -1, 36: -1, 37: -1, 39: 0, 40: 0, 42: 0,
-    53: 0, 56: 0, 57: 0, 66: 30000, 69: 0, 75: 0, 76: 0, 77: -1, 79: 0, 80: 0, 84: -1,
-}  # fmt: skip
-"""The options that a program may set, with their defaults: those that decide something here, and
-those that say only how libzmq reaches another host (buffers, keepalives, intervals, IPv6)."""
-
-
-class ZmqFailureError(Exception):
-    """What libzmq reports by a number; the back end raises it as ``zmq.ZMQError``."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
 
 
 class Pipe:
@@ -169,7 +141,7 @@ class ZmqCore(Watchable):
     def wake(self) -> None:
         """See what has arrived."""
         self.is_signaled = True
-        if self.kind in _PUBLISHES:
+        if self.kind in PUBLISHES:
             self._take_subscriptions()
         for pipe in list(self.pipes):
             if pipe.incoming.is_ended and not pipe.incoming.items:
@@ -206,7 +178,7 @@ class ZmqCore(Watchable):
             self.context.names[rest] = self
             self.bound[address] = None
         else:
-            end = _listening(self, scheme, rest)
+            end = listening(self.network, self.process, scheme, rest)
             address = self._address_of(scheme, end)
             self.bound[address] = end
             end.owner = self
@@ -237,7 +209,7 @@ class ZmqCore(Watchable):
         """Connect to an address, at once or as soon as somebody is bound to it."""
         now_ps = arrive()
         scheme, _, rest = address.partition("://")
-        end = None if scheme == "inproc" else _connecting(self, scheme, rest)
+        end = None if scheme == "inproc" else connecting(self.network, self.process, scheme, rest)
         # What is sent before it is connected waits in the queue.
         pipe = Pipe(self._channel(None), self._channel(None), address)
         connector = Connector(self, address, pipe, end)
@@ -262,7 +234,7 @@ class ZmqCore(Watchable):
     def try_to(self, connector: Connector, now_ps: int | None = None) -> None:
         """Connect if somebody is bound to the address."""
         other = self._bound_to(connector)
-        if other is None or other.kind not in _PEERS[self.kind]:
+        if other is None or other.kind not in PEERS[self.kind]:
             return
         self._stop_waiting(connector)
         pipe, simulation = connector.pipe, self.network.simulation
@@ -285,7 +257,7 @@ class ZmqCore(Watchable):
             theirs.outgoing.watchers.append(other)
             if other._admits(theirs):
                 other.pipes.append(theirs)
-                if other.kind in _SUBSCRIBES:
+                if other.kind in SUBSCRIBES:
                     other._tell_topics(theirs)
                 other.wake()
 
@@ -303,7 +275,7 @@ class ZmqCore(Watchable):
         else:
             comes()
             answers()
-        if self.kind in _SUBSCRIBES:
+        if self.kind in SUBSCRIBES:
             self._tell_topics(pipe)
 
     def _stop_waiting(self, connector: Connector) -> None:
@@ -404,7 +376,7 @@ class ZmqCore(Watchable):
 
     def send(self, part: bytes, flags: int) -> None:
         """Send a part of a message; with the last one it is under way."""
-        self._check(_NEVER_SENDS)
+        self._check(NEVER_SENDS)
         self.is_signaled = False
         if not self._sending:
             self._check_turn_to_send()
@@ -423,20 +395,20 @@ class ZmqCore(Watchable):
 
     def can_send(self, part: bytes | None = None) -> bool:
         """Return whether a message can be sent without waiting; ``part`` is its first."""
-        if self.kind in _SENDS_TO_ONE:
+        if self.kind in SENDS_TO_ONE:
             if self.kind == REQ and self._talks_with is not None and part is None:
                 return False
             return any(each.outgoing.space > 0 for each in self.pipes)
         if self.kind == REP:
             return self._talks_with is not None
-        if self.kind in _NEVER_SENDS:
+        if self.kind in NEVER_SENDS:
             return False
         if self.kind == ROUTER and self.options[Option.ROUTER_MANDATORY] and part is not None:
             pipe = self._pipe_of(part)
             if pipe is None:
                 raise ZmqFailureError(errno.EHOSTUNREACH)
             return pipe.outgoing.space > 0
-        if self.kind in _PUBLISHES and self.options[Option.XPUB_NODROP]:
+        if self.kind in PUBLISHES and self.options[Option.XPUB_NODROP]:
             return all(each.outgoing.space > 0 for each in self.pipes)
         return True
 
@@ -477,7 +449,7 @@ class ZmqCore(Watchable):
 
     def receive(self, flags: int) -> bytes:
         """Return the next part of a message."""
-        self._check(_NEVER_RECEIVES)
+        self._check(NEVER_RECEIVES)
         self.is_signaled = False
         if not self.parts:
             if self.kind == REQ and self._talks_with is None:
@@ -494,7 +466,7 @@ class ZmqCore(Watchable):
             return True
         if self.kind == REQ:
             return self._talks_with is not None and bool(self._talks_with.incoming.items)
-        if self.kind in _PUBLISHES or (self.kind == REP and self._talks_with is not None):
+        if self.kind in PUBLISHES or (self.kind == REP and self._talks_with is not None):
             return False
         return any(each.incoming.items for each in self.pipes)
 
@@ -596,80 +568,3 @@ def _most(sends: int, receives: int) -> float:
 
 def _tell(pipe: Pipe, topic: bytes, is_new: bool, now_ps: int) -> None:
     pipe.outgoing.send([(b"\1" if is_new else b"\0") + topic], len(topic) + 1, 1, now_ps)
-
-
-def _listening(core: ZmqCore, scheme: str, rest: str) -> Endpoint:
-    """Return a bound socket at an address of ``ipc`` or ``tcp``."""
-    if scheme == "ipc":
-        end = Endpoint(core.network, socket.AF_UNIX, socket.SOCK_STREAM, 0)
-        name = _path_of(rest)
-        if not name.startswith("\0"):
-            with suppress(OSError):
-                Path(name).unlink()
-            with RealSocket(socket.AF_UNIX) as real:
-                try:
-                    real.bind(name)
-                except OSError as error:
-                    raise ZmqFailureError(error.errno or errno.ENAMETOOLONG) from None
-        end.name = name
-        core.network.bind_key(end, file_key(end, name))
-    elif scheme == "tcp":
-        host, _, port = rest.rpartition(":")
-        end, host = _of_host(core, host, port)
-        if core.network.node_of(host, core.process) != core.process.node:
-            raise ZmqFailureError(errno.EADDRNOTAVAIL)
-        try:
-            number = core.network.bind_port(end, host, 0 if port == "*" else int(port))
-        except OSError as error:
-            raise ZmqFailureError(error.errno or errno.EINVAL) from None
-        end.name = (host, number)
-    else:
-        raise _unknown(scheme)
-    end.pending = deque()
-    return end
-
-
-def _connecting(core: ZmqCore, scheme: str, rest: str) -> Endpoint:
-    """Return a socket that knows to which address it is to be connected."""
-    if scheme == "ipc":
-        end = Endpoint(core.network, socket.AF_UNIX, socket.SOCK_STREAM, 0)
-        end.peer_name = _path_of(rest)
-        return end
-    if scheme != "tcp":
-        raise _unknown(scheme)
-    host, _, port = rest.rpartition(":")
-    if host == "*" or not port.isdigit():
-        raise ZmqFailureError(errno.EINVAL)
-    end, host = _of_host(core, host, port)
-    end.peer_name = (host, int(port))
-    if core.network.node_of(host, core.process) is None:
-        raise UnsupportedTorchError(
-            f"a socket of ZeroMQ connects to tcp://{rest}, which is no address of this run: its "
-            "messages reach processes of the run alone; connect to 127.0.0.1, or to a node's name"
-        )
-    return end
-
-
-def _of_host(core: ZmqCore, host: str, port: str) -> tuple[Endpoint, str]:
-    """Return a new socket of the family of a host, and the host's address."""
-    if not (port == "*" or port.isdigit()):
-        raise ZmqFailureError(errno.EINVAL)
-    host = "0.0.0.0" if host == "*" else host.strip("[]")
-    try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
-    except OSError:
-        raise ZmqFailureError(errno.ENODEV) from None
-    family, *_, address = next((f for f in found if f[0] == socket.AF_INET), found[0])
-    return Endpoint(core.network, family, socket.SOCK_STREAM, 0), str(address[0])
-
-
-def _path_of(rest: str) -> str:
-    return "\0" + rest[1:] if rest.startswith("@") else rest
-
-
-def _unknown(scheme: str) -> Exception:
-    if scheme in ("udp", "pgm", "epgm", "norm", "vmci", "tipc", "ws", "wss"):
-        return UnsupportedTorchError(
-            f"ZeroMQ's {scheme}:// is not simulated; use tcp://, ipc:// or inproc://"
-        )
-    return ZmqFailureError(errno.EPROTONOSUPPORT)

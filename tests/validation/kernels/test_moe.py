@@ -7,15 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.hardware import KernelConstants, load_machine
-from kernbench.library_kernels import (
-    ExpertLoad,
-    LibraryKernel,
-    MoeKernels,
-    MoeProblem,
-    expert_kernels,
-    expert_products,
-    time_kernel,
-)
+from kernbench.library_kernels import LibraryKernel, time_kernel
+from validation.kernels import ExpertLoad, MoeKernels, MoeProblem, expert_kernels, expert_products
 
 KERNELS = MoeKernels(name="test", row_tiles=(16, 64), columns=(32,), depth=64)
 PLAIN = KernelConstants(source="assumed: a test")

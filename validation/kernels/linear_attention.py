@@ -12,9 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from kernbench.library_kernels.engine import kept_share
-from kernbench.library_kernels.streams import stream
-from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
+from kernbench.library_kernels import LibraryKernel, Tiles, Trip, kept_share, stream
 
 if TYPE_CHECKING:
     from kernbench.hardware import SipSpec

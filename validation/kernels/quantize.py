@@ -7,7 +7,7 @@ its maximum first; the second pass finds what the cache still has of it.
 from __future__ import annotations
 
 from kernbench.kernel_time import still_there
-from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
+from kernbench.library_kernels import LibraryKernel, Tiles, Trip
 
 _OVERLAP = 3.0
 """As products: blocks start and end alone."""

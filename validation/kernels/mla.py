@@ -13,11 +13,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernbench.library_kernels.streams import stream
-from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
+from kernbench.library_kernels import LibraryKernel, Tiles, Trip, stream
 
 if TYPE_CHECKING:
-    from kernbench.library_kernels.attention.forward import AttentionProblem
+    from kernbench.library_kernels import AttentionProblem
 
 _SOFTMAX_SIMPLE = 5
 """Per score: scale, maximum, subtract, sum, convert."""

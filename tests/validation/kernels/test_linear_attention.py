@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.hardware import load_machine
-from kernbench.library_kernels import (
+from validation.kernels import (
     LinearProblem,
     causal_convolution,
     channel_convolution,

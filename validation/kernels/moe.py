@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 
 from kernbench.kernel_time import still_there
-from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
+from kernbench.library_kernels import LibraryKernel, Tiles, Trip
 
 _OUT_BYTES = 2
 """Bytes per element between the kernels: bfloat16."""

@@ -4,12 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.hardware import KernelConstants, load_machine
-from kernbench.library_kernels import (
-    missed_again,
-    quantize_rows,
-    scale_and_quantize_rows,
-    time_kernel,
-)
+from kernbench.library_kernels import time_kernel
+from validation.kernels import missed_again, quantize_rows, scale_and_quantize_rows
 
 SIZES = st.integers(1, 700)
 

@@ -7,12 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.library_kernels import (
-    AttentionProblem,
-    LatentKernel,
-    batched_product,
-    latent_decode,
-)
+from kernbench.library_kernels import AttentionProblem
+from validation.kernels import LatentKernel, batched_product, latent_decode
 
 NUM_PES = 132
 WHOLE = LatentKernel(name="test", waves=0)

@@ -1,0 +1,34 @@
+"""Constants of kernels that rows alone name: read beside those of programs, with their sources."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kernbench import hardware
+from kernbench.errors import MachineError
+from validation.kernels import FOLDER, libraries, load_library
+
+
+@pytest.mark.adr("0128-D1")
+@pytest.mark.parametrize("architecture", sorted(each.name for each in FOLDER.iterdir()))
+def test_every_kernel_of_a_stack_says_where_its_constants_are_from(architecture: str) -> None:
+    library, shipped = load_library(architecture), hardware.load_library(architecture)
+    own = set(library.names()) - set(shipped.names())
+    assert own
+    for name in own:
+        source = library.constants(name).source
+        assert source.startswith(("fitted", "assumed", "set to")), (name, source)
+    assert all(library.constants(name) == shipped.constants(name) for name in shipped.names())
+
+
+def test_a_kernel_that_programs_launch_too_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(hardware.library_folder() / "sm80", tmp_path / "sm80")
+    (tmp_path / "sm80" / "gemm.yaml").rename(tmp_path / "sm80" / "twice.yaml")
+    monkeypatch.setattr(libraries, "FOLDER", tmp_path)
+    with pytest.raises(MachineError, match=r"sm80/attention.yaml: \w+ is a kernel of attention"):
+        load_library.__wrapped__("sm80")

@@ -1,0 +1,44 @@
+"""Forms of the tables that benchmarks of kernels publish, beside those that users write."""
+
+from __future__ import annotations
+
+from kernbench.accuracy.rows.forms import FORMS as OF_USERS
+from kernbench.accuracy.rows.forms import Category, Form
+
+FORMS = (
+    Form(
+        category=Category.PROGRAMS,
+        columns=("level", "problem", "mean_ms"),
+        op="problem",
+        dtype="=float32",
+        device="hardware",
+        source="=kernelbench",
+        time=("mean_ms",),
+        together=("level", "problem"),
+        shown=("level", "problem", "config", "folder", "commit"),
+    ),
+    Form(
+        category=Category.PROGRAMS,
+        columns=("part", "op", "input_size"),
+        op="op",
+        dtype="=",
+        device="=A100-SXM4-80GB",
+        source="=tritonbench",
+        time=("ms",),
+        together=("part", "op"),
+        shown=("part", "op", "input_size"),
+    ),
+    Form(
+        category=Category.PROGRAMS,
+        columns=("branch", "kernel", "params"),
+        op="kernel",
+        dtype="=",
+        device="=MI300X",
+        source="=geak",
+        time=("ms",),
+        together=("kernel",),
+        may_lack_time=True,
+        shown=("branch", "kernel", "params"),
+    ),
+    *OF_USERS,
+)
