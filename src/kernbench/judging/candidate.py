@@ -26,6 +26,7 @@ from kernbench.judging.record import MOST_BYTES, Record, RecordError
 from kernbench.judging.recording import CallRecorder
 from kernbench.judging.simulation import in_simulation
 from kernbench.judging.tasks import JudgedTask, load_module, tensors_of
+from kernbench.judging.values import on_device
 
 _PR_SET_PDEATHSIG = 1
 _FAILED, _RECORD = b"F", b"R"
@@ -206,7 +207,7 @@ def _record(bind: Callable[[], Any], problem: dict[str, Any], has_data: bool) ->
     """Return the record of a candidate's second call, in the memory of its first."""
     leaves, form = tree_flatten(problem["inputs"])
     leaves = [each.on_device() if isinstance(each, Hollow) else each for each in leaves]
-    leaves = [each.cuda() if isinstance(each, torch.Tensor) else each for each in leaves]
+    leaves = [on_device(each) if isinstance(each, torch.Tensor) else each for each in leaves]
     args = tree_unflatten(leaves, form)
     tensors = tensors_of(args)
     for tensor, decoy in zip(tensors, problem["decoys"], strict=has_data):

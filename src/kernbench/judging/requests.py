@@ -6,7 +6,7 @@ import math
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,8 @@ from kernbench.errors import KernbenchError, NoDataError, UnsupportedOpError, Us
 from kernbench.inputs import read_text
 from kernbench.judging.candidate import CandidateFailed, CandidateProcess, Hollow
 from kernbench.judging.comparing import Expected, difference, expect, is_same
-from kernbench.judging.evidence import Evidence, Writes, evidence_of
-from kernbench.judging.executing import Executor
+from kernbench.judging.evidence import Evidence, Writes, evidence_of, shared_memory
+from kernbench.judging.executing import Executor, parts_of
 from kernbench.judging.limits import CandidateLimits
 from kernbench.judging.record import Record, RecordError
 from kernbench.judging.recording import CallRecorder
@@ -36,12 +36,30 @@ from kernbench.judging.tasks import (
     with_tensors,
 )
 from kernbench.judging.timing import TimedRecord, floor_ns, time_record
+from kernbench.judging.values import BESIDES, DRAWN, EXTREMES, ITS_OWN, on_host
 from kernbench.judging.verdict import Failure, MachineTime, Outcome, SizeResult, Verdict
 
 _MOST_SOURCE_BYTES = 1 << 20
 _MOST_ELEMENTS = 1 << 22
 """The most elements of inputs at which records are executed with values."""
 _FEW_ELEMENTS = 16
+_STRIDED = "strided"
+_UNORDERED = frozenset(
+    (
+        "scatter_add",
+        "scatter_add_",
+        "index_add",
+        "index_add_",
+        "bincount",
+        "histc",
+        "scatter_reduce",
+        "put_",
+        "_index_put_impl_",
+        "embedding_dense_backward",
+    )
+)
+"""PyTorch's operations that a GPU executes by atomics. Source: the page of
+``torch.use_deterministic_algorithms``."""
 _MOST_SIZES = 6
 """How many sizes of the judge's own are tried."""
 
@@ -69,9 +87,25 @@ class JudgeRequest:
 class _Wrong(Exception):  # noqa: N818 - no error of anyone's program
     """A case whose record is wrong: what is said of it, and whose line it is."""
 
-    def __init__(self, says: str, values: str, line: str = "", trick: str = "") -> None:
+    def __init__(
+        self, says: str, values: str, line: str = "", trick: str = "", writer: str = ""
+    ) -> None:
         super().__init__(says)
         self.says, self.values, self.line, self.trick = says, values, line, trick
+        self.writer = writer
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A size at which a candidate was right, and what was executed there."""
+
+    size: TaskSize
+    problem: TaskProblem
+    inputs: Any
+    record: Record
+    evidence: Evidence
+    count: int
+    """Elements of its inputs."""
 
 
 class _UnknownError(Exception):
@@ -108,6 +142,8 @@ class _Judging:
         self._tricks = list(scanned.tricks)
         self._times: list[MachineTime] = []
         self._writes: Writes = {}
+        self._tried: _Tried | None = None
+        """The largest small size that was right."""
 
     def verdict(self) -> Verdict:
         scanned, request = self._scan, self._request
@@ -201,7 +237,8 @@ class _Judging:
             try:
                 self._try_size(candidate, size, problem, fresh)
             except _Wrong as wrong:
-                self._failure = Failure(size.label, wrong.values, wrong.says, wrong.line)
+                says = f"{wrong.says}; {wrong.writer}" if wrong.writer else wrong.says
+                self._failure = Failure(size.label, wrong.values, says, wrong.line)
                 self._sizes.append(
                     SizeResult(size.label, size.is_stated, "wrong", [wrong.values], wrong.says)
                 )
@@ -210,6 +247,82 @@ class _Judging:
                 return
             except (RecordError, UnsupportedOpError) as error:
                 raise _UnknownError(f"its record cannot be executed: {error}") from None
+        if self._tried is not None:
+            self._look_besides(task, candidate, self._tried)
+
+    def _look_besides(self, task: JudgedTask, candidate: CandidateProcess, tried: _Tried) -> None:
+        """Try what a task need not ask for, at one size: wrong if it does, a remark if not."""
+        size, problem = tried.size, tried.problem
+        try:
+            self._look_again(tried)
+        except _Wrong as wrong:
+            self._failure = Failure(size.label, wrong.values, wrong.says, wrong.line)
+            return
+        for name, change in BESIDES.items():
+            given = tensors_of(tried.inputs)
+            changed = [change(e) if e.is_floating_point() and e.numel() else e for e in given]
+            inputs = with_tensors(tried.inputs, changed)
+            record, evidence = tried.record, tried.evidence
+            try:
+                expected = expect(problem.reference, inputs)
+            except Exception:  # the reference does not take such inputs
+                continue
+            try:
+                if name == _STRIDED:
+                    other = TaskProblem(problem.reference, inputs, problem.init, problem.module)
+                    record = candidate.call(_message(other))
+                    evidence = evidence_of(record)
+                self._execute(record, evidence, name, inputs, expected)
+            except (CandidateFailed, RecordError, UnsupportedOpError):  # it refuses them
+                continue
+            except _Wrong as wrong:
+                says = f"with {name} values in its inputs"
+                says = "with inputs that are not contiguous" if name == _STRIDED else says
+                if name in task.besides:
+                    self._failure = Failure(size.label, name, wrong.says, wrong.line)
+                    return
+                self._remarks.append(f"{says}, which the task does not ask for: {wrong.says}")
+
+    def _look_again(self, tried: _Tried) -> None:
+        """Execute a record twice, the second time in another order, where that may matter.
+
+        Programs that do not race and share no atomics cannot tell their order.
+
+        Raises:
+            _Wrong: In another order its results are wrong.
+        """
+        record = tried.record
+        atomics = any("tt.atomic" in each["ttir"] for each in record.kernels)
+        names = {parts_of(each.get("op", ""))[1] for each in record.steps}
+        unordered = sorted(names & _UNORDERED)
+        if unordered:
+            self._remarks.append(
+                f"{', '.join(unordered)} adds in an order that a GPU does not fix: bits may differ"
+            )
+        if not atomics and not any("draws random numbers" in each for each in record.remarks):
+            return
+        given = tensors_of(tried.inputs)
+        try:
+            first, second = (
+                [e.cpu() for e in tensors_of(Executor(record, given, backwards=way).run().results)]
+                for way in (False, True)
+            )
+        except RecordError:
+            raise
+        except KernbenchError as error:
+            says = str(error).partition("\n")[0]
+            self._remarks.append(f"it depends on the order in which its programs begin: {says}")
+            return
+        if all(map(is_same, first, second)):
+            return
+        wrong = difference(
+            second, first, [None] * len(first), self._tolerance, reduced=tried.evidence.reduced
+        )
+        if wrong is not None:
+            raise _Wrong(f"in another order of its programs {wrong.says}", "drawn")
+        self._remarks.append(
+            "non-deterministic: in another order of its programs results differ within rounding"
+        )
 
     def _sizes_of(self, task: JudgedTask) -> list[TaskSize]:
         """Return the sizes to try, the small ones first, as the first that fails is reported."""
@@ -263,12 +376,15 @@ class _Judging:
             try:
                 self._execute(record, evidence, name, inputs, expected)
             except _Wrong as wrong:
-                if not (name == _FRESH and record.host_reads):
+                if not (name == DRAWN and record.host_reads):
                     raise
                 name = self._with_its_values(record, evidence, problem, wrong)
                 tried.append(name)
                 break
             tried.append(name)
+            is_largest = self._tried is None or count >= self._tried.count
+            if name == DRAWN and is_small and is_largest and not record.host_reads:
+                self._tried = _Tried(size, problem, inputs, record, evidence, count)
         self._look_at(evidence_of(record, self._writes), problem)
         self._sizes.append(SizeResult(size.label, size.is_stated, "right", tried))
 
@@ -306,15 +422,15 @@ class _Judging:
             a.shape == b.shape and a.dtype == b.dtype for a, b in zip(given, drawn, strict=True)
         )
         if same_form:
-            yield _FRESH, with_tensors(problem.inputs, drawn)
+            yield DRAWN, with_tensors(problem.inputs, drawn)
         else:
             self._remarks.append("its inputs differ in form by seed: numbers alone were drawn anew")
             drawn = [
                 each.flip(0) if each.is_floating_point() and each.dim() else each for each in given
             ]
-            yield _FRESH, with_tensors(problem.inputs, drawn)
+            yield DRAWN, with_tensors(problem.inputs, drawn)
         if is_small and any(each.is_floating_point() for each in drawn):
-            for name, change in _EXTREMES.items():
+            for name, change in EXTREMES.items():
                 changed = [change(e) if e.is_floating_point() else e for e in drawn]
                 yield name, with_tensors(problem.inputs, changed)
 
@@ -339,12 +455,12 @@ class _Judging:
             raise _Wrong(wrong.says, wrong.values, wrong.line, trick)
         # What decides are integers, often: then floats may be others.
         half = [each * 0.5 if each.is_floating_point() else each for each in given]
-        for name, tensors in (("halved", half), (_ITS_OWN, given)):
+        for name, tensors in (("halved", half), (ITS_OWN, given)):
             inputs = with_tensors(problem.inputs, tensors)
             try:
                 self._execute(record, evidence, name, inputs, self._expect(problem, inputs))
             except _Wrong:
-                if name == _ITS_OWN:
+                if name == ITS_OWN:
                     raise
                 continue
             self._remarks.append(
@@ -385,7 +501,12 @@ class _Judging:
         tolerance, reduced = self._tolerance, evidence.reduced
         wrong = difference(results, expected.plain, expected.exact, tolerance, reduced=reduced)
         if wrong is not None:
-            raise _Wrong(wrong[1], values, line, self._trick_of(evidence, expected))
+            writer = executor.writer_of(wrong) if evidence.own_kernels else ""
+            match = _LINE.search(writer)
+            raise _Wrong(
+                wrong.says, values, match[1] if match else line,
+                self._trick_of(evidence, expected), writer,
+            )  # fmt: skip
         for index, (mine, theirs, before) in enumerate(
             zip(left, expected.inputs, given, strict=True)
         ):
@@ -393,10 +514,21 @@ class _Judging:
                 if not is_same(mine, theirs):
                     raise _Wrong(f"it writes input {index}, which the task does not", values, line)
             else:
-                found = difference([mine], [theirs], [None], tolerance, reduced=reduced)
-                if found is not None:
-                    says = found[1].replace("the result", f"input {index}, which the task writes,")
+                wrong = difference([mine], [theirs], [None], tolerance, reduced=reduced)
+                if wrong is not None:
+                    says = wrong.says.replace(
+                        "the result", f"input {index}, which the task writes,"
+                    )
                     raise _Wrong(says, values, line, self._trick_of(evidence, expected))
+        shared = shared_memory(record)
+        if (shared == "an input" and not expected.in_inputs) or (
+            shared == "another result" and not expected.is_shared
+        ):
+            raise _Wrong(
+                f"a result lies in the memory of {shared}, so that who writes one changes the "
+                "other; the reference returns memory of its own",
+                values, line,
+            )  # fmt: skip
 
     def _trick_of(self, evidence: Evidence, expected: Expected) -> str:
         """Return which trick a wrong result is of, empty for a mistake."""
@@ -540,7 +672,7 @@ def _message(problem: TaskProblem, *, has_data: bool = True) -> dict[str, Any]:
     given = tensors_of(problem.inputs)
     tensors: list[Any]
     if has_data:
-        tensors = [each.cpu() for each in given]
+        tensors = [on_host(each) for each in given]
         state = (
             {n: t.cpu() for n, t in problem.module.state_dict().items()} if problem.module else {}
         )
@@ -556,13 +688,6 @@ def _message(problem: TaskProblem, *, has_data: bool = True) -> dict[str, Any]:
     }
 
 
-_FRESH, _ITS_OWN = "drawn", "its own"
-_EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
-    "huge": lambda each: each * (64.0 if each.dtype is torch.float16 else 1e4),
-    "tiny": lambda each: each * (1 / 64 if each.dtype is torch.float16 else 1e-6),
-    "constant": torch.ones_like,
-}
-"""What numbers are replaced by besides. What a reference itself makes infinite is not asked for."""
 _LINE = re.compile(r"\bat (\S+\.py:\d+)")
 
 

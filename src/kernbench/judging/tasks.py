@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from kernbench.errors import UsageError
 from kernbench.inputs import parse_yaml, read_text
+from kernbench.judging.values import BESIDES, on_device
 
 _MOST_SOURCE_BYTES = 1 << 20
 _LEAST_SCALED = 16
@@ -85,6 +86,8 @@ class JudgedTask:
         self.path = path
         self.ranks = 1
         self.tolerance: tuple[float, float] | None = None
+        self.besides: frozenset[str] = frozenset()
+        """Which of :data:`BESIDES` a candidate must get right, too."""
         self.module = self._load()
 
     def _load(self) -> types.ModuleType:
@@ -162,6 +165,12 @@ class OwnTask(JudgedTask):
         super().__init__(path)
         self.tolerance = getattr(self.module, "tolerance", None)
         self.ranks = int(getattr(self.module, "ranks", 1))
+        self.besides = frozenset(getattr(self.module, "besides", ()))
+        if unknown := self.besides - set(BESIDES):
+            raise UsageError(
+                f"{path.name}: besides must name some of {', '.join(BESIDES)}, but got "
+                f"{', '.join(sorted(map(repr, unknown)))}"
+            )
         sizes = getattr(self.module, "sizes", None)
         if not isinstance(sizes, (list, tuple)) or not sizes:
             raise UsageError(
@@ -375,7 +384,7 @@ def _count(tree: Any) -> int:
 
 
 def _on_device(tree: Any) -> Any:
-    return with_tensors(tree, [each.cuda() for each in tensors_of(tree)])
+    return with_tensors(tree, [on_device(each) for each in tensors_of(tree)])
 
 
 def load_task(path: Path) -> JudgedTask:
