@@ -35,7 +35,7 @@ class Evidence:
     reduced: bool = False
     """Whether a product of float32 is of TF32."""
     last_kernel: int | None = None
-    """The kernel that wrote a result last."""
+    """The kernel that wrote a result last; None: an operation or a collective did."""
 
 
 Writes = dict[int, frozenset[int]]
@@ -72,7 +72,9 @@ def evidence_of(record: Record, writes: Writes | None = None) -> Evidence:
                 waiting += new
     origins = {number: each.get("origin") for number, each in enumerate(record.storages)}
     found = Evidence(
-        depends_on_inputs=any(origins.get(each) == "input" for each in reached),
+        depends_on_inputs=any(origins.get(each) == "input" for each in reached)
+        # What others send is of their inputs.
+        or any(record.steps[each]["kind"] == "collective" for each in steps),
         depends_on_host=sum(
             record.storages[each]["bytes"] for each in reached if origins.get(each) == "host"
         ),
@@ -83,10 +85,11 @@ def evidence_of(record: Record, writes: Writes | None = None) -> Evidence:
         if step["kind"] == "launch":
             kernel = record.kernels[step["kernel"]]
             found.own_kernels.add(kernel["name"])
-            if any(index in writers.get(each, ()) for each in results):
-                found.last_kernel = step["kernel"]
         elif not str(step.get("op", "")).startswith(("aten.empty", "aten.new_empty")):
-            found.library.add(str(step["op"]))
+            found.library.add(str(step.get("op", step.get("method"))))
+    last = max((writers[each][-1] for each in results if writers.get(each)), default=None)
+    if last is not None and record.steps[last]["kind"] == "launch":
+        found.last_kernel = record.steps[last]["kernel"]
     kinds = {record.storages[each]["dtype"] for each in reached if origins.get(each) == "input"}
     kinds |= {each["dtype"] for each in descriptions(record.results)}
     if kinds <= {"float32", "int32", "int64", "bool"}:

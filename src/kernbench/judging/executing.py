@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from kernbench.judging.collectives import METHODS, group_of, options_of
 from kernbench.judging.comparing import Difference
 from kernbench.judging.evidence import Writes, descriptions
 from kernbench.judging.record import NAMESPACES, Record, RecordError, named_dtype, restore, view_of
@@ -55,6 +56,9 @@ class Executor:
         self._spans: dict[int, list[tuple[int, int]]] = {}
         """By memory, from which byte to which a step writes."""
         self._events: dict[int, Any] = {}
+        self._works: dict[int, Any] = {}
+        """Collectives by the number of their step."""
+        self._groups: dict[tuple[int, ...], Any] = {}
         self._streams: dict[int, Any] = {}
         self._memory: dict[int, Tensor] = {}
         self._launcher: Any = active_launcher()
@@ -108,7 +112,11 @@ class Executor:
         self._memory = dict(self._before)
         self.writes.clear()
         self._spans.clear()
-        do = {"op": self._operate, "launch": self._launch, "mark": self._mark, "wait": self._wait}
+        do = {
+            "op": self._operate, "launch": self._launch, "mark": self._mark, "wait": self._wait,
+            "collective": self._collect, "await": self._await,
+        }  # fmt: skip
+        self._works.clear()
         for index, step in enumerate(self._record.steps):
             kind = step.get("kind")
             if kind in do:
@@ -204,6 +212,30 @@ class Executor:
                 span = (0, end) if isinstance(plan, LivePlan) else (start + low, start + high)
                 self._spans.setdefault(given["of"], []).append(span)
         self._launcher.launch(binary, grid, args)
+
+    def _collect(self, step: dict[str, Any]) -> None:
+        ranks = tuple(map(int, step["group"]))
+        if step["method"] not in METHODS:
+            raise RecordError(f"a step calls {step['method']!r}, which is no collective")
+        if ranks not in self._groups:
+            self._groups[ranks] = group_of(ranks)
+
+        def argument(given: Any) -> Any:
+            if isinstance(given, dict) and "options" in given:
+                return options_of(given["options"])
+            return list(map(argument, given)) if isinstance(given, list) else restore(given, tensor)
+
+        def tensor(given: dict[str, Any]) -> Tensor:
+            self._spans.setdefault(given["of"], []).append(_span(given))
+            return self._tensor(given)
+
+        call = getattr(self._groups[ranks], step["method"])
+        self._works[self._index] = call(*map(argument, step["args"]))
+
+    def _await(self, step: dict[str, Any]) -> None:
+        work = self._works.get(step["work"])
+        if work is not None:
+            work.wait()
 
     def _mark(self, step: dict[str, Any]) -> None:
         self._events[step["event"]] = torch.cuda.current_stream().record_event()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from kernbench.judging.limits import CandidateLimits
 from kernbench.judging.record import Record, RecordError
 from kernbench.judging.recording import CallRecorder
 from kernbench.judging.scanning import Scan, scan
-from kernbench.judging.simulation import in_simulation
+from kernbench.judging.simulation import in_simulation, on_ranks
 from kernbench.judging.tasks import (
     SMALL_ELEMENTS,
     JudgedTask,
@@ -39,10 +39,14 @@ from kernbench.judging.timing import TimedRecord, floor_ns, time_record
 from kernbench.judging.values import BESIDES, DRAWN, EXTREMES, ITS_OWN, on_host
 from kernbench.judging.verdict import Failure, MachineTime, Outcome, SizeResult, Verdict
 
+if TYPE_CHECKING:
+    from kernbench.runtime_api import RuntimeContext
+
 _MOST_SOURCE_BYTES = 1 << 20
 _MOST_ELEMENTS = 1 << 22
 """The most elements of inputs at which records are executed with values."""
 _FEW_ELEMENTS = 16
+_MOST_SIZES_OF_RANKS = 3
 _STRIDED = "strided"
 _UNORDERED = frozenset(
     (
@@ -171,7 +175,8 @@ class _Judging:
         if self._tricks:
             return self._verdict(form, Outcome.CHEAT, self._tricks[0])
         if self._failure is not None:
-            return self._verdict(form, Outcome.WRONG, self._failure.says)
+            why = self._failure.says.partition("\n")[0].rstrip(":")
+            return self._verdict(form, Outcome.WRONG, why)
         if request.values and not any(each.outcome == "right" for each in self._sizes):
             return self._verdict(form, Outcome.UNKNOWN, "none of its sizes could be executed")
         is_fast = bool(self._times) and all(
@@ -208,17 +213,104 @@ class _Judging:
     # Right or wrong
 
     def _judge_values(self, task: JudgedTask) -> None:
-        if task.ranks > 1:
-            raise _UnknownError(
-                f"the task is of {task.ranks} ranks, whose collectives are not recorded yet"
-            )
         machine = self._request.machines[0]
         self._tolerance = task.tolerance
+        if task.ranks > 1:
+            self._try_ranks(task, machine)
+            return
         candidate = self._process(task, machine, data=True)
         try:
             in_simulation(lambda _: self._try_sizes(task, candidate), machine, check=True)
         finally:
             candidate.close()
+
+    def _try_ranks(self, task: JudgedTask, machine: str) -> None:
+        """Try sizes of a task of several ranks, each in processes of its own."""
+        rng = random.Random(self._seed)
+        sizes = in_simulation(lambda _: self._sizes_of(task), machine)
+        for size in [*[e for e in sizes if not e.is_stated][:_MOST_SIZES_OF_RANKS],
+                     *[e for e in sizes if e.is_stated]]:  # fmt: skip
+            seeds = rng.randrange(1 << 31), rng.randrange(1 << 31)
+            try:
+                build = partial(_built_message, task, size, seeds[0])
+                messages = on_ranks(build, machine, task.ranks)
+            except Exception as error:
+                if size.is_stated:
+                    raise UsageError(
+                        f"{self._request.task}: the task fails by itself at size {size.label}: "
+                        f"{type(error).__name__}: {error}"
+                    ) from error
+                continue
+            candidate = self._process(task, machine, data=True)
+            try:
+                records = candidate.call(*messages)
+                work = partial(self._try_rank, task, size, seeds, records)
+                tried = on_ranks(work, machine, task.ranks, check=True)
+                self._sizes.append(SizeResult(size.label, size.is_stated, "right", tried[0]))
+            except CandidateFailed as failed:
+                try:
+                    self._refused(size, failed)
+                except _Wrong as wrong:
+                    self._fail(size, wrong)
+                    return
+            except _Wrong as wrong:
+                self._fail(size, wrong)
+                return
+            except (RecordError, UnsupportedOpError) as error:
+                raise _UnknownError(f"its record cannot be executed: {error}") from None
+            except KernbenchError as error:
+                says = f"{type(error).__name__}: {error}"
+                self._fail(size, _Wrong(says, DRAWN, line_in(says)))
+                return
+            finally:
+                candidate.close()
+
+    def _try_rank(
+        self,
+        task: JudgedTask,
+        size: TaskSize,
+        seeds: tuple[int, int],
+        records: list[Record],
+        context: RuntimeContext,
+        rank: int,
+    ) -> list[str]:
+        """Execute one rank's record on several values, beside the other ranks; return which.
+
+        Raises:
+            _Wrong: One of them comes out wrong.
+        """
+        record, evidence = records[rank], evidence_of(records[rank])
+        lazy = [each for each in record.remarks if each.startswith("it returns")]
+        if lazy:
+            raise _Wrong(lazy[0], DRAWN, trick=lazy[0])
+        problem, fresh = (task.build(size, seed, rank) for seed in seeds)
+        count = sum(each.numel() for each in tensors_of(problem.inputs))
+        tried: list[str] = []
+        values = [(ITS_OWN, problem.inputs)] if any(e.host_reads for e in records) else list(
+            self._values_of(problem, fresh, is_small=count <= SMALL_ELEMENTS)
+        )  # fmt: skip
+        for name, inputs in values:
+            expected = self._expect(problem, inputs)
+            try:
+                self._execute(record, evidence, name, inputs, expected)
+            except _Wrong as wrong:
+                wrong.says = f"rank {rank}: {wrong.says}"
+                raise
+            tried.append(name)
+        if rank == 0:
+            self._look_at(evidence, None)
+            self._remarks += record.remarks
+        return tried
+
+    def _fail(self, size: TaskSize, wrong: _Wrong) -> None:
+        """Note the case that failed."""
+        says = f"{wrong.says}; {wrong.writer}" if wrong.writer else wrong.says
+        self._failure = Failure(size.label, wrong.values, says, wrong.line)
+        self._sizes.append(
+            SizeResult(size.label, size.is_stated, "wrong", [wrong.values], wrong.says)
+        )
+        if wrong.trick and wrong.trick not in self._tricks:
+            self._tricks.append(wrong.trick)
 
     def _try_sizes(self, task: JudgedTask, candidate: CandidateProcess) -> None:
         rng = random.Random(self._seed)
@@ -237,13 +329,7 @@ class _Judging:
             try:
                 self._try_size(candidate, size, problem, fresh)
             except _Wrong as wrong:
-                says = f"{wrong.says}; {wrong.writer}" if wrong.writer else wrong.says
-                self._failure = Failure(size.label, wrong.values, says, wrong.line)
-                self._sizes.append(
-                    SizeResult(size.label, size.is_stated, "wrong", [wrong.values], wrong.says)
-                )
-                if wrong.trick and wrong.trick not in self._tricks:
-                    self._tricks.append(wrong.trick)
+                self._fail(size, wrong)
                 return
             except (RecordError, UnsupportedOpError) as error:
                 raise _UnknownError(f"its record cannot be executed: {error}") from None
@@ -270,7 +356,7 @@ class _Judging:
             try:
                 if name == _STRIDED:
                     other = TaskProblem(problem.reference, inputs, problem.init, problem.module)
-                    record = candidate.call(_message(other))
+                    (record,) = candidate.call(_message(other))
                     evidence = evidence_of(record)
                 self._execute(record, evidence, name, inputs, expected)
             except (CandidateFailed, RecordError, UnsupportedOpError):  # it refuses them
@@ -359,7 +445,7 @@ class _Judging:
             _Wrong: One of them comes out wrong.
         """
         try:
-            record = candidate.call(_message(problem))
+            (record,) = candidate.call(_message(problem))
         except CandidateFailed as failed:
             self._refused(size, failed)
             return
@@ -491,20 +577,16 @@ class _Judging:
             raise
         except KernbenchError as error:
             says = str(error).partition("\n")[0]
-            match = _LINE.search(says)
-            raise _Wrong(
-                f"{type(error).__name__}: {says}", values, match[1] if match else ""
-            ) from None
+            raise _Wrong(f"{type(error).__name__}: {says}", values, line_in(says)) from None
         line = ""
         if evidence.last_kernel is not None:
             line = store_line(record.kernels[evidence.last_kernel]["ttir"])
         tolerance, reduced = self._tolerance, evidence.reduced
         wrong = difference(results, expected.plain, expected.exact, tolerance, reduced=reduced)
         if wrong is not None:
-            writer = executor.writer_of(wrong) if evidence.own_kernels else ""
-            match = _LINE.search(writer)
+            writer = executor.writer_of(wrong) if line else ""
             raise _Wrong(
-                wrong.says, values, match[1] if match else line,
+                wrong.says, values, line_in(writer) or line,
                 self._trick_of(evidence, expected), writer,
             )  # fmt: skip
         for index, (mine, theirs, before) in enumerate(
@@ -546,10 +628,10 @@ class _Judging:
             )
         return ""
 
-    def _look_at(self, evidence: Evidence, problem: TaskProblem) -> None:
+    def _look_at(self, evidence: Evidence, problem: TaskProblem | None) -> None:
         """Note what a record shows although its results are right."""
         tricks = []
-        if evidence.narrowed and not self._narrows(problem):
+        if evidence.narrowed and problem is not None and not self._narrows(problem):
             tricks.append(f"it computes in fewer bits than the task's float32: {evidence.narrowed}")
         if self._scan.kernels and evidence.library and not evidence.own_kernels:
             tricks.append(
@@ -571,30 +653,47 @@ class _Judging:
         size = task.stated()[-1]
         for machine in self._request.machines:
             candidate = self._process(task, machine, data=False)
-            time = partial(self._time, task, size, candidate, machine)
             try:
-                self._times.append(in_simulation(time, machine, data=False))
+                messages = on_ranks(
+                    lambda _, rank: _message(self._hollow(task, size, rank), has_data=False),
+                    machine, task.ranks, data=False,
+                )  # fmt: skip
+                records = candidate.call(*messages)
+                work = partial(self._time, task, size, records)
+                timed = on_ranks(work, machine, task.ranks, data=False)
+                # All wait for the slowest.
+                mine, eager, compiled = (
+                    max(each, key=lambda e: e.time_ns if e else 0.0)
+                    for each in zip(*timed, strict=True)
+                )
+                floor = in_simulation(partial(floor_ns, record=records[0]), machine, data=False)
+                self._times.append(
+                    _machine_time(machine, size, mine, eager, compiled and compiled.time_ns, floor)
+                )
             except (NoDataError, CandidateFailed) as error:
                 self._remarks.append(f"{machine}: its time cannot be said: {error}")
             finally:
                 candidate.close()
 
+    def _hollow(self, task: JudgedTask, size: TaskSize, rank: int) -> TaskProblem:
+        # Without data, memory of a device is no memory here.
+        with torch.device("cuda"):
+            return task.build(size, self._seed, rank)
+
     def _time(
         self,
         task: JudgedTask,
         size: TaskSize,
-        candidate: CandidateProcess,
-        machine: str,
-        context: Any,
-    ) -> MachineTime:
-        # Without data, memory of a device is no memory here.
-        with torch.device("cuda"):
-            problem = task.build(size, self._seed)
-        record = candidate.call(_message(problem, has_data=False))
+        records: list[Record],
+        context: RuntimeContext,
+        rank: int,
+    ) -> tuple[TimedRecord, TimedRecord, TimedRecord | None]:
+        """Return a rank's times of the candidate, of eager, and of what is compiled."""
+        problem, record = self._hollow(task, size, rank), records[rank]
         tensors = tensors_of(problem.inputs)
         done = _recorded(problem, tensors)
-        eager = time_record(context, done)
-        mine = time_record(context, record)
+        eager = time_record(context, done, rank)
+        mine = time_record(context, record, rank)
         evidence, says = evidence_of(record), mine.unwritten
         if evidence.from_before or not evidence.depends_on_inputs:
             says = "its result does not depend on its inputs"
@@ -606,8 +705,8 @@ class _Judging:
             fast = torch.compile(problem.reference)
             for _ in range(2):
                 done = _recorded(TaskProblem(fast, problem.inputs), tensors)
-            compiled = time_record(context, done).time_ns
-        return _machine_time(machine, size, mine, eager, compiled, floor_ns(context, record))
+            compiled = time_record(context, done, rank)
+        return mine, eager, compiled
 
 
 def _machine_time(
@@ -667,6 +766,12 @@ def _recorded(problem: TaskProblem, tensors: list[Tensor]) -> Record:
     return recorder.finish(results)
 
 
+def _built_message(
+    task: JudgedTask, size: TaskSize, seed: int, context: RuntimeContext, rank: int
+) -> dict[str, Any]:
+    return _message(task.build(size, seed, rank))
+
+
 def _message(problem: TaskProblem, *, has_data: bool = True) -> dict[str, Any]:
     """Return what a candidate's process is told of a problem: on the host, by value."""
     given = tensors_of(problem.inputs)
@@ -689,6 +794,12 @@ def _message(problem: TaskProblem, *, has_data: bool = True) -> dict[str, Any]:
 
 
 _LINE = re.compile(r"\bat (\S+\.py:\d+)")
+
+
+def line_in(text: str) -> str:
+    """Return the first file and line that a message names; empty if none."""
+    match = _LINE.search(text)
+    return match[1] if match else ""
 
 
 def store_line(ttir: str) -> str:

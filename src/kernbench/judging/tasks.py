@@ -26,6 +26,7 @@ SMALL_ELEMENTS = 1 << 15
 """The most elements of inputs at the size that others are beside."""
 _MOST_INPUTS = 3
 _MANY_ELEMENTS = 1 << 20
+MOST_RANKS = 16
 Sizes = dict[str, int]
 
 
@@ -101,8 +102,8 @@ class JudgedTask:
         """Return what both are called with at a size, tensors where the task makes them."""
         raise NotImplementedError
 
-    def build(self, size: TaskSize, seed: int) -> TaskProblem:
-        """Return the problem of a size."""
+    def build(self, size: TaskSize, seed: int, rank: int = 0) -> TaskProblem:
+        """Return the problem of a size, on one of the task's ranks."""
         raise NotImplementedError
 
     def num_elements(self, size: TaskSize) -> int | None:
@@ -164,7 +165,12 @@ class OwnTask(JudgedTask):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.tolerance = getattr(self.module, "tolerance", None)
-        self.ranks = int(getattr(self.module, "ranks", 1))
+        self.ranks = getattr(self.module, "ranks", 1)
+        if type(self.ranks) is not int or not 1 <= self.ranks <= MOST_RANKS:
+            raise UsageError(
+                f"{path.name}: ranks must be an integer from 1 to {MOST_RANKS}, but got "
+                f"{self.ranks!r}"
+            )
         self.besides = frozenset(getattr(self.module, "besides", ()))
         if unknown := self.besides - set(BESIDES):
             raise UsageError(
@@ -183,15 +189,16 @@ class OwnTask(JudgedTask):
             TaskSize(_label(each), _settings(each), is_stated=True) for each in self.module.sizes
         ]
 
-    def build(self, size: TaskSize, seed: int) -> TaskProblem:
-        return TaskProblem(self.module.reference, _on_device(self.inputs(size, seed)))
+    def build(self, size: TaskSize, seed: int, rank: int = 0) -> TaskProblem:
+        return TaskProblem(self.module.reference, _on_device(self.inputs(size, seed, rank)))
 
-    def inputs(self, size: TaskSize, seed: int) -> tuple[Any, ...]:
+    def inputs(self, size: TaskSize, seed: int, rank: int = 0) -> tuple[Any, ...]:
         given = size.settings
         names = sorted(each for each in given if each.startswith("#"))
         asked: Any = tuple(given[each] for each in names) if names else given
         asked = asked[0] if names == ["#"] else asked
-        inputs = self.module.inputs(asked, seed)
+        ranked = (rank,) if self.ranks > 1 else ()
+        inputs = self.module.inputs(asked, seed, *ranked)
         return tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
 
 
@@ -231,7 +238,7 @@ class KernelBenchTask(JudgedTask):
         vars(self.module).update(size.settings)
         return tuple(self.module.get_inputs())
 
-    def build(self, size: TaskSize, seed: int) -> TaskProblem:
+    def build(self, size: TaskSize, seed: int, rank: int = 0) -> TaskProblem:
         vars(self.module).update(size.settings)
         torch.manual_seed(seed)
         init = self.module.get_init_inputs()
@@ -289,7 +296,7 @@ class GpuModeTask(JudgedTask):
     def inputs(self, size: TaskSize, seed: int) -> tuple[Any, ...]:
         return (self.module.generate_input(**{**size.settings, "seed": seed}),)
 
-    def build(self, size: TaskSize, seed: int) -> TaskProblem:
+    def build(self, size: TaskSize, seed: int, rank: int = 0) -> TaskProblem:
         return TaskProblem(self.module.ref_kernel, _on_device(self.inputs(size, seed)))
 
 
@@ -370,7 +377,7 @@ class TritonBenchTask(JudgedTask):
         metrics = self.module.performance_metrics()
         return (metrics.to_cuda(self._inputs()[size.settings["index"]]),)
 
-    def build(self, size: TaskSize, seed: int) -> TaskProblem:
+    def build(self, size: TaskSize, seed: int, rank: int = 0) -> TaskProblem:
         metrics = self.module.performance_metrics()
         return TaskProblem(metrics.call_op, self.inputs(size, seed))
 
