@@ -3,45 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
 
 from kernbench.errors import UsageError
-from kernbench.judging import EXIT_CODES, CandidateLimits, Judge, Outcome, Verdict
+from kernbench.judging import EXIT_CODES, CandidateLimits, Outcome, Verdict
+from tests.judging.conftest import Judged
 from tests.judging.tricks import HEAD, HONEST, TASKS, TRICKS
 
 pytest.importorskip("torch")
 
-Judged = Callable[..., Verdict]
 _SAMPLE = {
     "an answer by address": "the result of an earlier call|earlier call",
     "patched allclose": "replaces torch.allclose",
     "numpy on the host": "does not depend on its inputs",
     "an unsynchronized stream": "DataRaceError",
 }
-
-
-@pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    with Judge() as started:
-        yield started
-
-
-@pytest.fixture
-def judged(judge: Judge, tmp_path: Path) -> Judged:
-    """Return what judges a candidate's text against a task's text."""
-
-    def call(candidate: str, task: str, **options: Any) -> Verdict:
-        (tmp_path / "candidate.py").write_text(candidate)
-        (tmp_path / "task.py").write_text(TASKS.get(task, task))
-        options = {"times": False, "seed": 1, **options}
-        return judge(tmp_path / "candidate.py", tmp_path / "task.py", **options)
-
-    return call
 
 
 @pytest.mark.adr("0256-D4")

@@ -24,8 +24,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from kernbench.judging.limits import CandidateLimits, confine
 from kernbench.judging.record import MOST_BYTES, Record, RecordError
 from kernbench.judging.recording import CallRecorder
-from kernbench.judging.simulation import in_simulation
+from kernbench.judging.simulation import in_simulation, on_ranks
 from kernbench.judging.tasks import JudgedTask, load_module, tensors_of
+from kernbench.judging.values import on_device
 
 _PR_SET_PDEATHSIG = 1
 _FAILED, _RECORD = b"F", b"R"
@@ -84,14 +85,16 @@ class CandidateProcess:
         os.close(their_write)
         self._read, self._write = own_read, own_write
 
-    def call(self, problem: dict[str, Any]) -> Record:
-        """Return the record of a call on a problem: ``inputs``, ``decoys``, ``init``, ``state``.
+    def call(self, *problems: dict[str, Any]) -> list[Record]:
+        """Return each rank's record of a call on its problem: its inputs, decoys, init, state.
+
+        A process of several ranks is called once.
 
         Raises:
             CandidateFailed: It came to none.
         """
         deadline = time.monotonic() + self._limits.seconds
-        data = pickle.dumps(problem)
+        data = pickle.dumps(problems)
         with suppress(BrokenPipeError):
             _send(self._write, data)
         head = self._receive(9, deadline)
@@ -101,7 +104,7 @@ class CandidateProcess:
             raise CandidateFailed(["RecordError"], f"its record has {size:,} bytes")
         body = self._receive(size, deadline)
         if head[:1] == _RECORD:
-            return Record.read(body)
+            return Record.read_all(body, len(problems))
         try:
             given = json.loads(body)
             kinds = [str(each)[:80] for each in given["kinds"]]
@@ -181,19 +184,37 @@ def _live(
         confine(limits, folder)
         requests = os.fdopen(read, "rb")
 
+        def receive() -> list[dict[str, Any]] | None:
+            head = requests.read(8)
+            if not head:
+                return None
+            given: list[dict[str, Any]] = pickle.loads(requests.read(int.from_bytes(head, "big")))
+            return given
+
         def serve(_: Any) -> None:
             module: Any = None
-            while head := requests.read(8):
-                problem = pickle.loads(requests.read(int.from_bytes(head, "big")))
+            while problems := receive():
                 try:
                     if module is None:
                         module = load_module(path, "candidate")
-                    record = _record(partial(task.bind, module, problem), problem, has_data)
+                    record = _record(partial(task.bind, module, problems[0]), problems[0], has_data)
                     _reply(write, _RECORD, record.write())
                 except BaseException as error:
                     _reply(write, _FAILED, _described(error, path))
 
-        in_simulation(serve, machine, data=has_data)
+        def serve_rank(problems: list[dict[str, Any]], rank: int) -> bytes:
+            module = load_module(path, "candidate")
+            return _record(
+                partial(task.bind, module, problems[rank]), problems[rank], has_data
+            ).write()
+
+        if task.ranks == 1:
+            in_simulation(serve, machine, data=has_data)
+        else:
+            problems = receive() or []
+            work = partial(serve_rank, problems)
+            parts = on_ranks(lambda _, r: work(r), machine, task.ranks, data=has_data)
+            _reply(write, _RECORD, b"".join(parts))
         os._exit(0)
     except BaseException as error:
         with suppress(BaseException):
@@ -206,7 +227,7 @@ def _record(bind: Callable[[], Any], problem: dict[str, Any], has_data: bool) ->
     """Return the record of a candidate's second call, in the memory of its first."""
     leaves, form = tree_flatten(problem["inputs"])
     leaves = [each.on_device() if isinstance(each, Hollow) else each for each in leaves]
-    leaves = [each.cuda() if isinstance(each, torch.Tensor) else each for each in leaves]
+    leaves = [on_device(each) if isinstance(each, torch.Tensor) else each for each in leaves]
     args = tree_unflatten(leaves, form)
     tensors = tensors_of(args)
     for tensor, decoy in zip(tensors, problem["decoys"], strict=has_data):

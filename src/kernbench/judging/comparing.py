@@ -32,13 +32,30 @@ class Expected:
     """Of the same in float64; None where it does not run so, or results are no floats."""
     inputs: list[Tensor]
     """What the reference left of its inputs, on the host."""
+    in_inputs: bool
+    """Whether a result lies in the memory of an input."""
+    is_shared: bool
+    """Whether two results lie in one memory."""
+
+
+@dataclass
+class Difference:
+    """The first element of a result that is wrong."""
+
+    says: str
+    result: int
+    place: int | None = None
+    """Its position in row-major order; None if the whole result is wrong."""
 
 
 def expect(reference: Callable[..., Any], args: Any) -> Expected:
     """Return what a reference makes of its arguments, which stay as they are."""
     own = with_tensors(args, [each.clone() for each in tensors_of(args)])
     with torch.no_grad():
-        plain = [each.cpu() for each in tensors_of(reference(*own))]
+        results = tensors_of(reference(*own))
+        places = [each.untyped_storage().data_ptr() for each in results]
+        in_inputs = not {e.untyped_storage().data_ptr() for e in tensors_of(own)}.isdisjoint(places)
+        plain = [each.cpu() for each in results]
         inputs = [each.cpu() for each in tensors_of(own)]
         exact: list[Tensor | None]
         try:
@@ -56,7 +73,7 @@ def expect(reference: Callable[..., Any], args: Any) -> Expected:
             ]
         except Exception:
             exact = [None] * len(plain)
-    return Expected(plain, exact, inputs)
+    return Expected(plain, exact, inputs, in_inputs, len(set(places)) < len(places))
 
 
 def difference(
@@ -66,33 +83,34 @@ def difference(
     tolerance: tuple[float, float] | None,
     *,
     reduced: bool,
-) -> tuple[int, str] | None:
-    """Return which result is wrong and how, None where all are right.
+) -> Difference | None:
+    """Return what is wrong, None where all results are right.
 
     ``reduced``: whether products of float32 may have been of TF32.
     """
     given = tensors_of(found)
     if len(given) != len(expected):
-        return 0, f"it returns {len(given)} tensors, the reference {len(expected)}"
+        return Difference(f"it returns {len(given)} tensors, the reference {len(expected)}", 0)
     for index, (mine, plain, wide) in enumerate(zip(given, expected, exact, strict=True)):
         mine = mine.cpu()
         name = "the result" if len(given) == 1 else f"result {index}"
         if mine.shape != plain.shape:
-            return index, (
-                f"{name} has the shape {tuple(mine.shape)}, the reference's {tuple(plain.shape)}"
-            )
+            says = f"{name} has the shape {tuple(mine.shape)}, the reference's {tuple(plain.shape)}"
+            return Difference(says, index)
         if mine.dtype != plain.dtype:
-            return index, f"{name} is of {mine.dtype}, the reference's of {plain.dtype}"
+            says = f"{name} is of {mine.dtype}, the reference's of {plain.dtype}"
+            return Difference(says, index)
         wrong = _wrong_elements(mine, plain, wide, tolerance, reduced=reduced)
         count = int(wrong.sum())
         if count:
             first = int(wrong.flatten().to(torch.uint8).argmax())
             place = [int(each) for each in torch.unravel_index(torch.tensor(first), plain.shape)]
             truth = plain if wide is None else wide
-            return index, (
+            says = (
                 f"{name} is wrong at {place}: {mine.flatten()[first].item():.6g} instead of "
                 f"{truth.flatten()[first].item():.6g}; {count:,} of {plain.numel():,} elements are"
             )
+            return Difference(says, index, first)
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from kernbench.judging.record import Record
 
 _TO_HALF = re.compile(r"arith\.truncf .*: tensor<[^>]*xf32> to tensor<[^>]*x(bf16|f16|f8\w*)>")
 _REDUCED = re.compile(r"tt\.dot .*inputPrecision = tf32\b|tt\.dot .*inputPrecision = tf32,")
+_MOST_PLACES = 1 << 16
+"""The most elements of results whose memory is compared element by element."""
 _NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8")
 
 
@@ -32,7 +35,7 @@ class Evidence:
     reduced: bool = False
     """Whether a product of float32 is of TF32."""
     last_kernel: int | None = None
-    """The kernel that wrote a result last."""
+    """The kernel that wrote a result last; None: an operation or a collective did."""
 
 
 Writes = dict[int, frozenset[int]]
@@ -69,7 +72,9 @@ def evidence_of(record: Record, writes: Writes | None = None) -> Evidence:
                 waiting += new
     origins = {number: each.get("origin") for number, each in enumerate(record.storages)}
     found = Evidence(
-        depends_on_inputs=any(origins.get(each) == "input" for each in reached),
+        depends_on_inputs=any(origins.get(each) == "input" for each in reached)
+        # What others send is of their inputs.
+        or any(record.steps[each]["kind"] == "collective" for each in steps),
         depends_on_host=sum(
             record.storages[each]["bytes"] for each in reached if origins.get(each) == "host"
         ),
@@ -80,16 +85,38 @@ def evidence_of(record: Record, writes: Writes | None = None) -> Evidence:
         if step["kind"] == "launch":
             kernel = record.kernels[step["kernel"]]
             found.own_kernels.add(kernel["name"])
-            if any(index in writers.get(each, ()) for each in results):
-                found.last_kernel = step["kernel"]
         elif not str(step.get("op", "")).startswith(("aten.empty", "aten.new_empty")):
-            found.library.add(str(step["op"]))
+            found.library.add(str(step.get("op", step.get("method"))))
+    last = max((writers[each][-1] for each in results if writers.get(each)), default=None)
+    if last is not None and record.steps[last]["kind"] == "launch":
+        found.last_kernel = record.steps[last]["kernel"]
     kinds = {record.storages[each]["dtype"] for each in reached if origins.get(each) == "input"}
     kinds |= {each["dtype"] for each in descriptions(record.results)}
     if kinds <= {"float32", "int32", "int64", "bool"}:
         found.narrowed = _narrowed(record, steps)
     found.reduced = any(_REDUCED.search(each["ttir"]) for each in record.kernels)
     return found
+
+
+def shared_memory(record: Record) -> str:
+    """Return what a result shares memory with: ``an input``, ``another result``; else nothing."""
+    inputs = {each["of"] for each in record.inputs}
+    by_memory: dict[int, list[set[int]]] = {}
+    results = [each for each in descriptions(record.results) if 0 not in each["size"]]
+    if any(each["of"] in inputs for each in results):
+        return "an input"
+    for given in results:
+        if sum(each["of"] == given["of"] for each in results) > 1 and (
+            math.prod(given["size"]) <= _MOST_PLACES
+        ):
+            places = {given["offset"]}
+            for size, stride in zip(given["size"], given["stride"], strict=True):
+                places = {at + stride * index for at in places for index in range(size)}
+            taken = by_memory.setdefault(given["of"], [])
+            if not all(places.isdisjoint(each) for each in taken):
+                return "another result"
+            taken.append(places)
+    return ""
 
 
 def _narrowed(record: Record, steps: set[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,11 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from kernbench.judging.collectives import METHODS, group_of, options_of
+from kernbench.judging.comparing import Difference
 from kernbench.judging.evidence import Writes, descriptions
 from kernbench.judging.record import NAMESPACES, Record, RecordError, named_dtype, restore, view_of
+from kernbench.judging.tasks import tensors_of
 from kernbench.runtime_api import LivePlan
 from kernbench.triton_backend import MAX_PROGRAMS, active_launcher, build_binary, check_grid
 
@@ -36,8 +40,12 @@ class Execution:
 class Executor:
     """Executes one record, in a simulated process and on its device."""
 
-    def __init__(self, record: Record, inputs: Sequence[Tensor] = ()) -> None:
-        """Take the memory that a record begins with; ``inputs`` are the judge's, None: empty ones.
+    def __init__(
+        self, record: Record, inputs: Sequence[Tensor] = (), *, backwards: bool = False
+    ) -> None:
+        """Take the memory that a record begins with; ``inputs`` are the judge's, none: empty ones.
+
+        ``backwards``: whether the last program of a launch has the place of the first.
 
         Raises:
             RecordError: The record is none of a call with such inputs.
@@ -48,13 +56,16 @@ class Executor:
         self._spans: dict[int, list[tuple[int, int]]] = {}
         """By memory, from which byte to which a step writes."""
         self._events: dict[int, Any] = {}
+        self._works: dict[int, Any] = {}
+        """Collectives by the number of their step."""
+        self._groups: dict[tuple[int, ...], Any] = {}
         self._streams: dict[int, Any] = {}
         self._memory: dict[int, Tensor] = {}
         self._launcher: Any = active_launcher()
         try:
             self._binaries = [
                 build_binary(
-                    str(each["ttir"]),
+                    turned(str(each["ttir"])) if backwards else str(each["ttir"]),
                     str(each["name"]),
                     int(each["num_warps"]),
                     int(each["num_stages"]),
@@ -101,7 +112,11 @@ class Executor:
         self._memory = dict(self._before)
         self.writes.clear()
         self._spans.clear()
-        do = {"op": self._operate, "launch": self._launch, "mark": self._mark, "wait": self._wait}
+        do = {
+            "op": self._operate, "launch": self._launch, "mark": self._mark, "wait": self._wait,
+            "collective": self._collect, "await": self._await,
+        }  # fmt: skip
+        self._works.clear()
         for index, step in enumerate(self._record.steps):
             kind = step.get("kind")
             if kind in do:
@@ -133,6 +148,18 @@ class Executor:
             if reached < end:
                 return f"nothing writes bytes {reached:,} to {end:,} of its result"
         return ""
+
+    def writer_of(self, wrong: Difference) -> str:
+        """Return which program stores the first wrong element, by executing the record again."""
+        sanitizer = self._launcher.run.sanitizer
+        if wrong.place is None or sanitizer is None:
+            return ""
+        with sanitizer.keeping_writers() as writers:
+            result = tensors_of(self.run().results)[wrong.result]
+        place = torch.unravel_index(torch.tensor(wrong.place), result.shape)
+        at = sum(int(i) * stride for i, stride in zip(place, result.stride(), strict=True))
+        who = writers.last(result.data_ptr() + at * result.element_size())
+        return f"{who} stores it" if who else "no program of a kernel stores it"
 
     def _tensor(self, given: dict[str, Any]) -> Tensor:
         owner = self._memory.get(given["of"])
@@ -186,12 +213,57 @@ class Executor:
                 self._spans.setdefault(given["of"], []).append(span)
         self._launcher.launch(binary, grid, args)
 
+    def _collect(self, step: dict[str, Any]) -> None:
+        ranks = tuple(map(int, step["group"]))
+        if step["method"] not in METHODS:
+            raise RecordError(f"a step calls {step['method']!r}, which is no collective")
+        if ranks not in self._groups:
+            self._groups[ranks] = group_of(ranks)
+
+        def argument(given: Any) -> Any:
+            if isinstance(given, dict) and "options" in given:
+                return options_of(given["options"])
+            return list(map(argument, given)) if isinstance(given, list) else restore(given, tensor)
+
+        def tensor(given: dict[str, Any]) -> Tensor:
+            self._spans.setdefault(given["of"], []).append(_span(given))
+            return self._tensor(given)
+
+        call = getattr(self._groups[ranks], step["method"])
+        self._works[self._index] = call(*map(argument, step["args"]))
+
+    def _await(self, step: dict[str, Any]) -> None:
+        work = self._works.get(step["work"])
+        if work is not None:
+            work.wait()
+
     def _mark(self, step: dict[str, Any]) -> None:
         self._events[step["event"]] = torch.cuda.current_stream().record_event()
 
     def _wait(self, step: dict[str, Any]) -> None:
         if step["event"] in self._events:
             torch.cuda.current_stream().wait_event(self._events[step["event"]])
+
+
+_PROGRAM_ID = re.compile(r"^( *)(%\w+) = tt\.get_program_id ([xyz]) : i32", re.MULTILINE)
+
+
+def turned(ttir: str) -> str:
+    """Return a kernel whose programs do each other's work, the last that of the first."""
+
+    def replaced(match: re.Match[str]) -> str:
+        indent, name, axis = match.groups()
+        own = f"%turned.{match.start()}"
+        lines = (
+            f"{own}.at = tt.get_program_id {axis} : i32",
+            f"{own}.count = tt.get_num_programs {axis} : i32",
+            f"{own}.one = arith.constant 1 : i32",
+            f"{own}.last = arith.subi {own}.count, {own}.one : i32",
+            f"{name} = arith.subi {own}.last, {own}.at : i32",
+        )
+        return "\n".join(indent + each for each in lines)
+
+    return _PROGRAM_ID.sub(replaced, ttir)
 
 
 def _span(given: dict[str, Any]) -> tuple[int, int]:

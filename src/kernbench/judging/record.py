@@ -55,11 +55,28 @@ class Record:
             key: value for key, value in vars(self).items() if key not in ("blobs", "data")
         }
         head = json.dumps(described).encode()
-        return len(head).to_bytes(8, "big") + head + self.blobs
+        body = len(head).to_bytes(8, "big") + head + self.blobs
+        return len(body).to_bytes(8, "big") + body
+
+    @classmethod
+    def read_all(cls, data: bytes, count: int) -> list[Record]:
+        """Return the records that bytes say, as many as there must be.
+
+        Raises:
+            RecordError: They say others.
+        """
+        parts = []
+        while data:
+            end = 8 + int.from_bytes(data[:8], "big")
+            parts.append(data[8:end])
+            data = data[end:]
+        if len(parts) != count:
+            raise RecordError(f"{len(parts)} records, but there are {count} ranks")
+        return list(map(cls.read, parts))
 
     @classmethod
     def read(cls, data: bytes) -> Record:
-        """Return the record that bytes say.
+        """Return the record that the bytes behind their number say.
 
         Raises:
             RecordError: They say none.

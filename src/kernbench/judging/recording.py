@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import torch
-import torch.cuda._gpu_trace as trace
 from torch import Tensor
 from torch._ops import HigherOrderOperator
 
+from kernbench.judging.collectives import described_options, ranks_of
+from kernbench.judging.listening import listening
 from kernbench.judging.record import NAMESPACES, Record, RecordError, describe, describe_tensor
 from kernbench.torch_bridge import Mode, Operation, describe_operation
-from kernbench.triton_backend import active_launcher
 
 _MOST_STEPS = 20_000
 _PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -38,7 +37,8 @@ class CallRecorder(Mode):
         self._streams: dict[int, int] = {}
         self._blobs: list[bytes] = []
         self._blob_bytes = 0
-        self._is_timing = False
+        self._is_inside: Callable[[], bool] = lambda: False
+        self._works: dict[int, int] = {}
         for index, tensor in enumerate(inputs):
             number = self._number_of(tensor, {"origin": "input", "input": index})
             self.record.inputs.append(describe_tensor(tensor, number))
@@ -46,28 +46,9 @@ class CallRecorder(Mode):
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record what happens inside of the block."""
-        launcher: Any = active_launcher()
         self._streams.setdefault(torch.cuda.current_stream().cuda_stream, 0)
-        plain = launcher.launch
-
-        def launch(binary: Any, grid: Any, args: Any) -> None:
-            if launcher.run.rank_state.probe is None:
-                self._add_launch(binary, grid, args)
-            plain(binary, grid, args)
-
-        callbacks: list[tuple[Any, Callable[..., None]]] = [
-            (trace.EventRecordCallbacks, lambda event, stream: self._mark("mark", event, stream)),
-            (trace.EventWaitCallbacks, lambda event, stream: self._mark("wait", event, stream)),
-            (trace.StreamSynchronizationCallbacks, lambda stream: self._mark("sync", 0, stream)),
-            (trace.EventSynchronizationCallbacks, lambda event: self._mark("seen", event, 0)),
-        ]
-        with ExitStack() as stack:
-            stack.enter_context(patch.object(launcher, "launch", launch))
-            for registry, callback in callbacks:
-                registry.callback_list.append(callback)
-                stack.callback(registry.callback_list.remove, callback)
-            with self:
-                yield
+        with listening(self) as self._is_inside, self:
+            yield
 
     def finish(self, results: Any) -> Record:
         """Return the record of a call that returned ``results``."""
@@ -94,6 +75,8 @@ class CallRecorder(Mode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if self._is_inside():
+            return func(*args, **kwargs)
         if isinstance(func, HigherOrderOperator) or func.namespace not in NAMESPACES:
             with self:
                 return func(*args, **kwargs)
@@ -144,7 +127,7 @@ class CallRecorder(Mode):
             self.record.remarks.append(f"{func} is not recorded: {error}")
             return None
 
-    def _add_launch(self, binary: Any, grid: Any, args: Any) -> None:
+    def launched(self, binary: Any, grid: Any, args: Any) -> None:
         key = binary.ttir, binary.num_warps, binary.num_stages, binary.constants
         kernel = self._kernels.setdefault(key, len(self._kernels))
         if kernel == len(self.record.kernels):
@@ -167,6 +150,42 @@ class CallRecorder(Mode):
             }
         )
 
+    def called(self, method: str, group: Any, args: Any, kwargs: Any) -> Callable[[Any], None]:
+        """Record a collective, before it."""
+
+        def argument(value: Any) -> Any:
+            options = described_options(value)
+            if options is not None:
+                return {"options": options}
+            if isinstance(value, (list, tuple)):
+                return [argument(each) for each in value]
+            return describe(value, self._tensor)
+
+        number = len(self.record.steps)
+        step = {
+            "kind": "collective",
+            "method": method,
+            "group": ranks_of(group),
+            "args": [argument(each) for each in args],
+            "stream": self._stream(torch.cuda.current_stream().cuda_stream),
+        }
+        if kwargs:
+            raise RecordError(f"{method} is called with {', '.join(kwargs)} by name")
+        self._append(step)
+
+        def know(work: Any) -> None:
+            self._kept.append(work)
+            self._works[id(work)] = number
+
+        return know
+
+    def waited(self, work: Any) -> None:
+        """Record that the current stream waits for a collective."""
+        number = self._works.get(id(work))
+        if number is not None:
+            stream = self._stream(torch.cuda.current_stream().cuda_stream)
+            self._append({"kind": "await", "work": number, "stream": stream})
+
     def _argument(self, value: Any) -> Any:
         if not isinstance(value, Tensor) and hasattr(value, "data_ptr"):
             base = getattr(value, "base", None)
@@ -180,7 +199,7 @@ class CallRecorder(Mode):
             raise RecordError(f"one call launches more than {_MOST_STEPS:,} operations")
         self.record.steps.append(step)
 
-    def _mark(self, kind: str, event: int, stream: int) -> None:
+    def marked(self, kind: str, event: int, stream: int) -> None:
         self._append({"kind": kind, "event": event, "stream": self._stream(stream)})
 
     def _stream(self, handle: int) -> int:

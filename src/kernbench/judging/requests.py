@@ -6,11 +6,11 @@ import math
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,13 +19,13 @@ from kernbench.errors import KernbenchError, NoDataError, UnsupportedOpError, Us
 from kernbench.inputs import read_text
 from kernbench.judging.candidate import CandidateFailed, CandidateProcess, Hollow
 from kernbench.judging.comparing import Expected, difference, expect, is_same
-from kernbench.judging.evidence import Evidence, Writes, evidence_of
-from kernbench.judging.executing import Executor
+from kernbench.judging.evidence import Evidence, Writes, evidence_of, shared_memory
+from kernbench.judging.executing import Executor, parts_of
 from kernbench.judging.limits import CandidateLimits
 from kernbench.judging.record import Record, RecordError
 from kernbench.judging.recording import CallRecorder
 from kernbench.judging.scanning import Scan, scan
-from kernbench.judging.simulation import in_simulation
+from kernbench.judging.simulation import in_simulation, on_ranks
 from kernbench.judging.tasks import (
     SMALL_ELEMENTS,
     JudgedTask,
@@ -36,12 +36,34 @@ from kernbench.judging.tasks import (
     with_tensors,
 )
 from kernbench.judging.timing import TimedRecord, floor_ns, time_record
+from kernbench.judging.values import BESIDES, DRAWN, EXTREMES, ITS_OWN, on_host
 from kernbench.judging.verdict import Failure, MachineTime, Outcome, SizeResult, Verdict
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api import RuntimeContext
 
 _MOST_SOURCE_BYTES = 1 << 20
 _MOST_ELEMENTS = 1 << 22
 """The most elements of inputs at which records are executed with values."""
 _FEW_ELEMENTS = 16
+_MOST_SIZES_OF_RANKS = 3
+_STRIDED = "strided"
+_UNORDERED = frozenset(
+    (
+        "scatter_add",
+        "scatter_add_",
+        "index_add",
+        "index_add_",
+        "bincount",
+        "histc",
+        "scatter_reduce",
+        "put_",
+        "_index_put_impl_",
+        "embedding_dense_backward",
+    )
+)
+"""PyTorch's operations that a GPU executes by atomics. Source: the page of
+``torch.use_deterministic_algorithms``."""
 _MOST_SIZES = 6
 """How many sizes of the judge's own are tried."""
 
@@ -69,9 +91,25 @@ class JudgeRequest:
 class _Wrong(Exception):  # noqa: N818 - no error of anyone's program
     """A case whose record is wrong: what is said of it, and whose line it is."""
 
-    def __init__(self, says: str, values: str, line: str = "", trick: str = "") -> None:
+    def __init__(
+        self, says: str, values: str, line: str = "", trick: str = "", writer: str = ""
+    ) -> None:
         super().__init__(says)
         self.says, self.values, self.line, self.trick = says, values, line, trick
+        self.writer = writer
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A size at which a candidate was right, and what was executed there."""
+
+    size: TaskSize
+    problem: TaskProblem
+    inputs: Any
+    record: Record
+    evidence: Evidence
+    count: int
+    """Elements of its inputs."""
 
 
 class _UnknownError(Exception):
@@ -108,6 +146,8 @@ class _Judging:
         self._tricks = list(scanned.tricks)
         self._times: list[MachineTime] = []
         self._writes: Writes = {}
+        self._tried: _Tried | None = None
+        """The largest small size that was right."""
 
     def verdict(self) -> Verdict:
         scanned, request = self._scan, self._request
@@ -135,7 +175,8 @@ class _Judging:
         if self._tricks:
             return self._verdict(form, Outcome.CHEAT, self._tricks[0])
         if self._failure is not None:
-            return self._verdict(form, Outcome.WRONG, self._failure.says)
+            why = self._failure.says.partition("\n")[0].rstrip(":")
+            return self._verdict(form, Outcome.WRONG, why)
         if request.values and not any(each.outcome == "right" for each in self._sizes):
             return self._verdict(form, Outcome.UNKNOWN, "none of its sizes could be executed")
         is_fast = bool(self._times) and all(
@@ -172,17 +213,104 @@ class _Judging:
     # Right or wrong
 
     def _judge_values(self, task: JudgedTask) -> None:
-        if task.ranks > 1:
-            raise _UnknownError(
-                f"the task is of {task.ranks} ranks, whose collectives are not recorded yet"
-            )
         machine = self._request.machines[0]
         self._tolerance = task.tolerance
+        if task.ranks > 1:
+            self._try_ranks(task, machine)
+            return
         candidate = self._process(task, machine, data=True)
         try:
             in_simulation(lambda _: self._try_sizes(task, candidate), machine, check=True)
         finally:
             candidate.close()
+
+    def _try_ranks(self, task: JudgedTask, machine: str) -> None:
+        """Try sizes of a task of several ranks, each in processes of its own."""
+        rng = random.Random(self._seed)
+        sizes = in_simulation(lambda _: self._sizes_of(task), machine)
+        for size in [*[e for e in sizes if not e.is_stated][:_MOST_SIZES_OF_RANKS],
+                     *[e for e in sizes if e.is_stated]]:  # fmt: skip
+            seeds = rng.randrange(1 << 31), rng.randrange(1 << 31)
+            try:
+                build = partial(_built_message, task, size, seeds[0])
+                messages = on_ranks(build, machine, task.ranks)
+            except Exception as error:
+                if size.is_stated:
+                    raise UsageError(
+                        f"{self._request.task}: the task fails by itself at size {size.label}: "
+                        f"{type(error).__name__}: {error}"
+                    ) from error
+                continue
+            candidate = self._process(task, machine, data=True)
+            try:
+                records = candidate.call(*messages)
+                work = partial(self._try_rank, task, size, seeds, records)
+                tried = on_ranks(work, machine, task.ranks, check=True)
+                self._sizes.append(SizeResult(size.label, size.is_stated, "right", tried[0]))
+            except CandidateFailed as failed:
+                try:
+                    self._refused(size, failed)
+                except _Wrong as wrong:
+                    self._fail(size, wrong)
+                    return
+            except _Wrong as wrong:
+                self._fail(size, wrong)
+                return
+            except (RecordError, UnsupportedOpError) as error:
+                raise _UnknownError(f"its record cannot be executed: {error}") from None
+            except KernbenchError as error:
+                says = f"{type(error).__name__}: {error}"
+                self._fail(size, _Wrong(says, DRAWN, line_in(says)))
+                return
+            finally:
+                candidate.close()
+
+    def _try_rank(
+        self,
+        task: JudgedTask,
+        size: TaskSize,
+        seeds: tuple[int, int],
+        records: list[Record],
+        context: RuntimeContext,
+        rank: int,
+    ) -> list[str]:
+        """Execute one rank's record on several values, beside the other ranks; return which.
+
+        Raises:
+            _Wrong: One of them comes out wrong.
+        """
+        record, evidence = records[rank], evidence_of(records[rank])
+        lazy = [each for each in record.remarks if each.startswith("it returns")]
+        if lazy:
+            raise _Wrong(lazy[0], DRAWN, trick=lazy[0])
+        problem, fresh = (task.build(size, seed, rank) for seed in seeds)
+        count = sum(each.numel() for each in tensors_of(problem.inputs))
+        tried: list[str] = []
+        values = [(ITS_OWN, problem.inputs)] if any(e.host_reads for e in records) else list(
+            self._values_of(problem, fresh, is_small=count <= SMALL_ELEMENTS)
+        )  # fmt: skip
+        for name, inputs in values:
+            expected = self._expect(problem, inputs)
+            try:
+                self._execute(record, evidence, name, inputs, expected)
+            except _Wrong as wrong:
+                wrong.says = f"rank {rank}: {wrong.says}"
+                raise
+            tried.append(name)
+        if rank == 0:
+            self._look_at(evidence, None)
+            self._remarks += record.remarks
+        return tried
+
+    def _fail(self, size: TaskSize, wrong: _Wrong) -> None:
+        """Note the case that failed."""
+        says = f"{wrong.says}; {wrong.writer}" if wrong.writer else wrong.says
+        self._failure = Failure(size.label, wrong.values, says, wrong.line)
+        self._sizes.append(
+            SizeResult(size.label, size.is_stated, "wrong", [wrong.values], wrong.says)
+        )
+        if wrong.trick and wrong.trick not in self._tricks:
+            self._tricks.append(wrong.trick)
 
     def _try_sizes(self, task: JudgedTask, candidate: CandidateProcess) -> None:
         rng = random.Random(self._seed)
@@ -201,15 +329,86 @@ class _Judging:
             try:
                 self._try_size(candidate, size, problem, fresh)
             except _Wrong as wrong:
-                self._failure = Failure(size.label, wrong.values, wrong.says, wrong.line)
-                self._sizes.append(
-                    SizeResult(size.label, size.is_stated, "wrong", [wrong.values], wrong.says)
-                )
-                if wrong.trick and wrong.trick not in self._tricks:
-                    self._tricks.append(wrong.trick)
+                self._fail(size, wrong)
                 return
             except (RecordError, UnsupportedOpError) as error:
                 raise _UnknownError(f"its record cannot be executed: {error}") from None
+        if self._tried is not None:
+            self._look_besides(task, candidate, self._tried)
+
+    def _look_besides(self, task: JudgedTask, candidate: CandidateProcess, tried: _Tried) -> None:
+        """Try what a task need not ask for, at one size: wrong if it does, a remark if not."""
+        size, problem = tried.size, tried.problem
+        try:
+            self._look_again(tried)
+        except _Wrong as wrong:
+            self._failure = Failure(size.label, wrong.values, wrong.says, wrong.line)
+            return
+        for name, change in BESIDES.items():
+            given = tensors_of(tried.inputs)
+            changed = [change(e) if e.is_floating_point() and e.numel() else e for e in given]
+            inputs = with_tensors(tried.inputs, changed)
+            record, evidence = tried.record, tried.evidence
+            try:
+                expected = expect(problem.reference, inputs)
+            except Exception:  # the reference does not take such inputs
+                continue
+            try:
+                if name == _STRIDED:
+                    other = TaskProblem(problem.reference, inputs, problem.init, problem.module)
+                    (record,) = candidate.call(_message(other))
+                    evidence = evidence_of(record)
+                self._execute(record, evidence, name, inputs, expected)
+            except (CandidateFailed, RecordError, UnsupportedOpError):  # it refuses them
+                continue
+            except _Wrong as wrong:
+                says = f"with {name} values in its inputs"
+                says = "with inputs that are not contiguous" if name == _STRIDED else says
+                if name in task.besides:
+                    self._failure = Failure(size.label, name, wrong.says, wrong.line)
+                    return
+                self._remarks.append(f"{says}, which the task does not ask for: {wrong.says}")
+
+    def _look_again(self, tried: _Tried) -> None:
+        """Execute a record twice, the second time in another order, where that may matter.
+
+        Programs that do not race and share no atomics cannot tell their order.
+
+        Raises:
+            _Wrong: In another order its results are wrong.
+        """
+        record = tried.record
+        atomics = any("tt.atomic" in each["ttir"] for each in record.kernels)
+        names = {parts_of(each.get("op", ""))[1] for each in record.steps}
+        unordered = sorted(names & _UNORDERED)
+        if unordered:
+            self._remarks.append(
+                f"{', '.join(unordered)} adds in an order that a GPU does not fix: bits may differ"
+            )
+        if not atomics and not any("draws random numbers" in each for each in record.remarks):
+            return
+        given = tensors_of(tried.inputs)
+        try:
+            first, second = (
+                [e.cpu() for e in tensors_of(Executor(record, given, backwards=way).run().results)]
+                for way in (False, True)
+            )
+        except RecordError:
+            raise
+        except KernbenchError as error:
+            says = str(error).partition("\n")[0]
+            self._remarks.append(f"it depends on the order in which its programs begin: {says}")
+            return
+        if all(map(is_same, first, second)):
+            return
+        wrong = difference(
+            second, first, [None] * len(first), self._tolerance, reduced=tried.evidence.reduced
+        )
+        if wrong is not None:
+            raise _Wrong(f"in another order of its programs {wrong.says}", "drawn")
+        self._remarks.append(
+            "non-deterministic: in another order of its programs results differ within rounding"
+        )
 
     def _sizes_of(self, task: JudgedTask) -> list[TaskSize]:
         """Return the sizes to try, the small ones first, as the first that fails is reported."""
@@ -246,7 +445,7 @@ class _Judging:
             _Wrong: One of them comes out wrong.
         """
         try:
-            record = candidate.call(_message(problem))
+            (record,) = candidate.call(_message(problem))
         except CandidateFailed as failed:
             self._refused(size, failed)
             return
@@ -263,12 +462,15 @@ class _Judging:
             try:
                 self._execute(record, evidence, name, inputs, expected)
             except _Wrong as wrong:
-                if not (name == _FRESH and record.host_reads):
+                if not (name == DRAWN and record.host_reads):
                     raise
                 name = self._with_its_values(record, evidence, problem, wrong)
                 tried.append(name)
                 break
             tried.append(name)
+            is_largest = self._tried is None or count >= self._tried.count
+            if name == DRAWN and is_small and is_largest and not record.host_reads:
+                self._tried = _Tried(size, problem, inputs, record, evidence, count)
         self._look_at(evidence_of(record, self._writes), problem)
         self._sizes.append(SizeResult(size.label, size.is_stated, "right", tried))
 
@@ -306,15 +508,15 @@ class _Judging:
             a.shape == b.shape and a.dtype == b.dtype for a, b in zip(given, drawn, strict=True)
         )
         if same_form:
-            yield _FRESH, with_tensors(problem.inputs, drawn)
+            yield DRAWN, with_tensors(problem.inputs, drawn)
         else:
             self._remarks.append("its inputs differ in form by seed: numbers alone were drawn anew")
             drawn = [
                 each.flip(0) if each.is_floating_point() and each.dim() else each for each in given
             ]
-            yield _FRESH, with_tensors(problem.inputs, drawn)
+            yield DRAWN, with_tensors(problem.inputs, drawn)
         if is_small and any(each.is_floating_point() for each in drawn):
-            for name, change in _EXTREMES.items():
+            for name, change in EXTREMES.items():
                 changed = [change(e) if e.is_floating_point() else e for e in drawn]
                 yield name, with_tensors(problem.inputs, changed)
 
@@ -339,12 +541,12 @@ class _Judging:
             raise _Wrong(wrong.says, wrong.values, wrong.line, trick)
         # What decides are integers, often: then floats may be others.
         half = [each * 0.5 if each.is_floating_point() else each for each in given]
-        for name, tensors in (("halved", half), (_ITS_OWN, given)):
+        for name, tensors in (("halved", half), (ITS_OWN, given)):
             inputs = with_tensors(problem.inputs, tensors)
             try:
                 self._execute(record, evidence, name, inputs, self._expect(problem, inputs))
             except _Wrong:
-                if name == _ITS_OWN:
+                if name == ITS_OWN:
                     raise
                 continue
             self._remarks.append(
@@ -375,17 +577,18 @@ class _Judging:
             raise
         except KernbenchError as error:
             says = str(error).partition("\n")[0]
-            match = _LINE.search(says)
-            raise _Wrong(
-                f"{type(error).__name__}: {says}", values, match[1] if match else ""
-            ) from None
+            raise _Wrong(f"{type(error).__name__}: {says}", values, line_in(says)) from None
         line = ""
         if evidence.last_kernel is not None:
             line = store_line(record.kernels[evidence.last_kernel]["ttir"])
         tolerance, reduced = self._tolerance, evidence.reduced
         wrong = difference(results, expected.plain, expected.exact, tolerance, reduced=reduced)
         if wrong is not None:
-            raise _Wrong(wrong[1], values, line, self._trick_of(evidence, expected))
+            writer = executor.writer_of(wrong) if line else ""
+            raise _Wrong(
+                wrong.says, values, line_in(writer) or line,
+                self._trick_of(evidence, expected), writer,
+            )  # fmt: skip
         for index, (mine, theirs, before) in enumerate(
             zip(left, expected.inputs, given, strict=True)
         ):
@@ -393,10 +596,21 @@ class _Judging:
                 if not is_same(mine, theirs):
                     raise _Wrong(f"it writes input {index}, which the task does not", values, line)
             else:
-                found = difference([mine], [theirs], [None], tolerance, reduced=reduced)
-                if found is not None:
-                    says = found[1].replace("the result", f"input {index}, which the task writes,")
+                wrong = difference([mine], [theirs], [None], tolerance, reduced=reduced)
+                if wrong is not None:
+                    says = wrong.says.replace(
+                        "the result", f"input {index}, which the task writes,"
+                    )
                     raise _Wrong(says, values, line, self._trick_of(evidence, expected))
+        shared = shared_memory(record)
+        if (shared == "an input" and not expected.in_inputs) or (
+            shared == "another result" and not expected.is_shared
+        ):
+            raise _Wrong(
+                f"a result lies in the memory of {shared}, so that who writes one changes the "
+                "other; the reference returns memory of its own",
+                values, line,
+            )  # fmt: skip
 
     def _trick_of(self, evidence: Evidence, expected: Expected) -> str:
         """Return which trick a wrong result is of, empty for a mistake."""
@@ -414,10 +628,10 @@ class _Judging:
             )
         return ""
 
-    def _look_at(self, evidence: Evidence, problem: TaskProblem) -> None:
+    def _look_at(self, evidence: Evidence, problem: TaskProblem | None) -> None:
         """Note what a record shows although its results are right."""
         tricks = []
-        if evidence.narrowed and not self._narrows(problem):
+        if evidence.narrowed and problem is not None and not self._narrows(problem):
             tricks.append(f"it computes in fewer bits than the task's float32: {evidence.narrowed}")
         if self._scan.kernels and evidence.library and not evidence.own_kernels:
             tricks.append(
@@ -439,30 +653,47 @@ class _Judging:
         size = task.stated()[-1]
         for machine in self._request.machines:
             candidate = self._process(task, machine, data=False)
-            time = partial(self._time, task, size, candidate, machine)
             try:
-                self._times.append(in_simulation(time, machine, data=False))
+                messages = on_ranks(
+                    lambda _, rank: _message(self._hollow(task, size, rank), has_data=False),
+                    machine, task.ranks, data=False,
+                )  # fmt: skip
+                records = candidate.call(*messages)
+                work = partial(self._time, task, size, records)
+                timed = on_ranks(work, machine, task.ranks, data=False)
+                # All wait for the slowest.
+                mine, eager, compiled = (
+                    max(each, key=lambda e: e.time_ns if e else 0.0)
+                    for each in zip(*timed, strict=True)
+                )
+                floor = in_simulation(partial(floor_ns, record=records[0]), machine, data=False)
+                self._times.append(
+                    _machine_time(machine, size, mine, eager, compiled and compiled.time_ns, floor)
+                )
             except (NoDataError, CandidateFailed) as error:
                 self._remarks.append(f"{machine}: its time cannot be said: {error}")
             finally:
                 candidate.close()
 
+    def _hollow(self, task: JudgedTask, size: TaskSize, rank: int) -> TaskProblem:
+        # Without data, memory of a device is no memory here.
+        with torch.device("cuda"):
+            return task.build(size, self._seed, rank)
+
     def _time(
         self,
         task: JudgedTask,
         size: TaskSize,
-        candidate: CandidateProcess,
-        machine: str,
-        context: Any,
-    ) -> MachineTime:
-        # Without data, memory of a device is no memory here.
-        with torch.device("cuda"):
-            problem = task.build(size, self._seed)
-        record = candidate.call(_message(problem, has_data=False))
+        records: list[Record],
+        context: RuntimeContext,
+        rank: int,
+    ) -> tuple[TimedRecord, TimedRecord, TimedRecord | None]:
+        """Return a rank's times of the candidate, of eager, and of what is compiled."""
+        problem, record = self._hollow(task, size, rank), records[rank]
         tensors = tensors_of(problem.inputs)
         done = _recorded(problem, tensors)
-        eager = time_record(context, done)
-        mine = time_record(context, record)
+        eager = time_record(context, done, rank)
+        mine = time_record(context, record, rank)
         evidence, says = evidence_of(record), mine.unwritten
         if evidence.from_before or not evidence.depends_on_inputs:
             says = "its result does not depend on its inputs"
@@ -474,8 +705,8 @@ class _Judging:
             fast = torch.compile(problem.reference)
             for _ in range(2):
                 done = _recorded(TaskProblem(fast, problem.inputs), tensors)
-            compiled = time_record(context, done).time_ns
-        return _machine_time(machine, size, mine, eager, compiled, floor_ns(context, record))
+            compiled = time_record(context, done, rank)
+        return mine, eager, compiled
 
 
 def _machine_time(
@@ -535,12 +766,18 @@ def _recorded(problem: TaskProblem, tensors: list[Tensor]) -> Record:
     return recorder.finish(results)
 
 
+def _built_message(
+    task: JudgedTask, size: TaskSize, seed: int, context: RuntimeContext, rank: int
+) -> dict[str, Any]:
+    return _message(task.build(size, seed, rank))
+
+
 def _message(problem: TaskProblem, *, has_data: bool = True) -> dict[str, Any]:
     """Return what a candidate's process is told of a problem: on the host, by value."""
     given = tensors_of(problem.inputs)
     tensors: list[Any]
     if has_data:
-        tensors = [each.cpu() for each in given]
+        tensors = [on_host(each) for each in given]
         state = (
             {n: t.cpu() for n, t in problem.module.state_dict().items()} if problem.module else {}
         )
@@ -556,14 +793,13 @@ def _message(problem: TaskProblem, *, has_data: bool = True) -> dict[str, Any]:
     }
 
 
-_FRESH, _ITS_OWN = "drawn", "its own"
-_EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
-    "huge": lambda each: each * (64.0 if each.dtype is torch.float16 else 1e4),
-    "tiny": lambda each: each * (1 / 64 if each.dtype is torch.float16 else 1e-6),
-    "constant": torch.ones_like,
-}
-"""What numbers are replaced by besides. What a reference itself makes infinite is not asked for."""
 _LINE = re.compile(r"\bat (\S+\.py:\d+)")
+
+
+def line_in(text: str) -> str:
+    """Return the first file and line that a message names; empty if none."""
+    match = _LINE.search(text)
+    return match[1] if match else ""
 
 
 def store_line(ttir: str) -> str:

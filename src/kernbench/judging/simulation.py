@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -23,27 +24,43 @@ def call_work(name: str) -> None:
 
 
 def in_simulation(
-    work: Callable[[RuntimeContext], _T],
-    machine: str,
-    *,
-    ranks: int = 1,
-    data: bool = True,
-    check: bool = False,
+    work: Callable[[RuntimeContext], _T], machine: str, *, data: bool = True, check: bool = False
 ) -> _T:
-    """Return what ``work`` returns (of rank 0) when each rank of a program calls it.
+    """Return what ``work`` returns inside of a program of one rank.
 
     Raises:
         Exception: What ``work`` raised.
     """
+    return on_ranks(lambda context, _: work(context), machine, 1, data=data, check=check)[0]
+
+
+def on_ranks(
+    work: Callable[[RuntimeContext, int], _T],
+    machine: str,
+    ranks: int,
+    *,
+    data: bool = True,
+    check: bool = False,
+) -> list[_T]:
+    """Return what ``work`` returns on each rank of a program, several of them in one group.
+
+    Raises:
+        Exception: What ``work`` raised first.
+    """
     context = RuntimeContext(
         machine=load_machine(machine, None if ranks == 1 else ranks), data=data, check=check
     )
-    results: list[_T] = []
+    results: dict[int, _T] = {}
     errors: list[BaseException] = []
 
     def call() -> None:
         try:
-            results.append(work(context))
+            rank = int(os.environ["RANK"])
+            if ranks > 1:
+                import torch.distributed as dist
+
+                dist.init_process_group("nccl")
+            results[rank] = work(context, rank)
         except Exception as error:
             errors.append(error)
             raise
@@ -61,4 +78,4 @@ def in_simulation(
         raise
     finally:
         del _WORK[name]
-    return results[0]
+    return [results[rank] for rank in range(ranks)]

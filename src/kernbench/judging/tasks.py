@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from kernbench.errors import UsageError
 from kernbench.inputs import parse_yaml, read_text
+from kernbench.judging.values import BESIDES, on_device
 
 _MOST_SOURCE_BYTES = 1 << 20
 _LEAST_SCALED = 16
@@ -25,6 +26,7 @@ SMALL_ELEMENTS = 1 << 15
 """The most elements of inputs at the size that others are beside."""
 _MOST_INPUTS = 3
 _MANY_ELEMENTS = 1 << 20
+MOST_RANKS = 16
 Sizes = dict[str, int]
 
 
@@ -85,6 +87,8 @@ class JudgedTask:
         self.path = path
         self.ranks = 1
         self.tolerance: tuple[float, float] | None = None
+        self.besides: frozenset[str] = frozenset()
+        """Which of :data:`BESIDES` a candidate must get right, too."""
         self.module = self._load()
 
     def _load(self) -> types.ModuleType:
@@ -98,8 +102,8 @@ class JudgedTask:
         """Return what both are called with at a size, tensors where the task makes them."""
         raise NotImplementedError
 
-    def build(self, size: TaskSize, seed: int) -> TaskProblem:
-        """Return the problem of a size."""
+    def build(self, size: TaskSize, seed: int, rank: int = 0) -> TaskProblem:
+        """Return the problem of a size, on one of the task's ranks."""
         raise NotImplementedError
 
     def num_elements(self, size: TaskSize) -> int | None:
@@ -161,7 +165,18 @@ class OwnTask(JudgedTask):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.tolerance = getattr(self.module, "tolerance", None)
-        self.ranks = int(getattr(self.module, "ranks", 1))
+        self.ranks = getattr(self.module, "ranks", 1)
+        if type(self.ranks) is not int or not 1 <= self.ranks <= MOST_RANKS:
+            raise UsageError(
+                f"{path.name}: ranks must be an integer from 1 to {MOST_RANKS}, but got "
+                f"{self.ranks!r}"
+            )
+        self.besides = frozenset(getattr(self.module, "besides", ()))
+        if unknown := self.besides - set(BESIDES):
+            raise UsageError(
+                f"{path.name}: besides must name some of {', '.join(BESIDES)}, but got "
+                f"{', '.join(sorted(map(repr, unknown)))}"
+            )
         sizes = getattr(self.module, "sizes", None)
         if not isinstance(sizes, (list, tuple)) or not sizes:
             raise UsageError(
@@ -174,15 +189,16 @@ class OwnTask(JudgedTask):
             TaskSize(_label(each), _settings(each), is_stated=True) for each in self.module.sizes
         ]
 
-    def build(self, size: TaskSize, seed: int) -> TaskProblem:
-        return TaskProblem(self.module.reference, _on_device(self.inputs(size, seed)))
+    def build(self, size: TaskSize, seed: int, rank: int = 0) -> TaskProblem:
+        return TaskProblem(self.module.reference, _on_device(self.inputs(size, seed, rank)))
 
-    def inputs(self, size: TaskSize, seed: int) -> tuple[Any, ...]:
+    def inputs(self, size: TaskSize, seed: int, rank: int = 0) -> tuple[Any, ...]:
         given = size.settings
         names = sorted(each for each in given if each.startswith("#"))
         asked: Any = tuple(given[each] for each in names) if names else given
         asked = asked[0] if names == ["#"] else asked
-        inputs = self.module.inputs(asked, seed)
+        ranked = (rank,) if self.ranks > 1 else ()
+        inputs = self.module.inputs(asked, seed, *ranked)
         return tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
 
 
@@ -222,7 +238,7 @@ class KernelBenchTask(JudgedTask):
         vars(self.module).update(size.settings)
         return tuple(self.module.get_inputs())
 
-    def build(self, size: TaskSize, seed: int) -> TaskProblem:
+    def build(self, size: TaskSize, seed: int, rank: int = 0) -> TaskProblem:
         vars(self.module).update(size.settings)
         torch.manual_seed(seed)
         init = self.module.get_init_inputs()
@@ -280,7 +296,7 @@ class GpuModeTask(JudgedTask):
     def inputs(self, size: TaskSize, seed: int) -> tuple[Any, ...]:
         return (self.module.generate_input(**{**size.settings, "seed": seed}),)
 
-    def build(self, size: TaskSize, seed: int) -> TaskProblem:
+    def build(self, size: TaskSize, seed: int, rank: int = 0) -> TaskProblem:
         return TaskProblem(self.module.ref_kernel, _on_device(self.inputs(size, seed)))
 
 
@@ -361,7 +377,7 @@ class TritonBenchTask(JudgedTask):
         metrics = self.module.performance_metrics()
         return (metrics.to_cuda(self._inputs()[size.settings["index"]]),)
 
-    def build(self, size: TaskSize, seed: int) -> TaskProblem:
+    def build(self, size: TaskSize, seed: int, rank: int = 0) -> TaskProblem:
         metrics = self.module.performance_metrics()
         return TaskProblem(metrics.call_op, self.inputs(size, seed))
 
@@ -375,7 +391,7 @@ def _count(tree: Any) -> int:
 
 
 def _on_device(tree: Any) -> Any:
-    return with_tensors(tree, [each.cuda() for each in tensors_of(tree)])
+    return with_tensors(tree, [on_device(each) for each in tensors_of(tree)])
 
 
 def load_task(path: Path) -> JudgedTask:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from kernbench.judging.evidence import descriptions
 from kernbench.judging.executing import Executor
@@ -36,8 +37,8 @@ class TimedRecord:
     """Which part of its results nothing writes; empty if none."""
 
 
-def time_record(context: RuntimeContext, record: Record) -> TimedRecord:
-    """Return how long a record takes on the machine of a run, which has no data.
+def time_record(context: RuntimeContext, record: Record, rank: int) -> TimedRecord:
+    """Return how long a rank's record takes on the machine of a run, which has no data.
 
     Raises:
         KernbenchError: It cannot be executed without data.
@@ -48,23 +49,26 @@ def time_record(context: RuntimeContext, record: Record) -> TimedRecord:
     # Of a first call the host takes longer.
     run()
     torch.cuda.synchronize()
+    if dist.is_initialized():
+        dist.barrier()
+        torch.cuda.synchronize()
     log = context.op_log
     num_before = len(log.instances)
     flushed.zero_()
     # The host takes time for operations and launches, none for Python: none is in a record.
     run()
     torch.cuda.synchronize()
-    flush, *ours = log.instances[num_before:]
-    ours = [each for each in ours if each.ends_ps[0] > flush.ends_ps[0]]
+    flush, *ours = [each for each in log.instances[num_before:] if rank in each.ranks]
+    ours = [each for each in ours if _ends_ps(each, rank) > _ends_ps(flush, rank)]
     by_name: dict[str, list[Instance]] = defaultdict(list)
     kinds: dict[str, float] = defaultdict(float)
     for each in ours:
         by_name[each.template.name].append(each)
         kinds[kind_of(each.template)] += _length_ps(each)
-    starts = np.array([each.starts_ps[0] for each in ours], np.int64)
-    ends = np.array([each.ends_ps[0] for each in ours], np.int64)
+    starts = np.array([each.starts_ps[each.ranks.index(rank)] for each in ours], np.int64)
+    ends = np.array([_ends_ps(each, rank) for each in ours], np.int64)
     busy_ps = covered_ps(starts, ends)
-    time_ps = int(ends.max()) - flush.ends_ps[0] if ours else 0
+    time_ps = int(ends.max()) - _ends_ps(flush, rank) if ours else 0
     total_ps = sum(kinds.values()) or 1
     kinds = {kind: ps * busy_ps / total_ps for kind, ps in kinds.items()}
     kinds[HOST] = max(time_ps - busy_ps, 0)
@@ -88,6 +92,10 @@ def time_record(context: RuntimeContext, record: Record) -> TimedRecord:
         sorted(kernels, key=lambda each: -each.time_ns),
         executor.unwritten(),
     )
+
+
+def _ends_ps(each: Instance, rank: int) -> int:
+    return each.ends_ps[each.ranks.index(rank)]
 
 
 def _length_ps(each: Instance) -> int:

@@ -6,6 +6,7 @@ from kernbench.sanitizer.facts.spans import strided_spans
 from kernbench.sanitizer.live_watch import LiveWatch
 from kernbench.sanitizer.ordering.touches import Touch, Touches, TouchKind, TouchPart, record_touch
 from kernbench.sanitizer.run import Sanitizer, build_sanitizer
+from kernbench.sanitizer.writers import Writers
 
 __all__ = [
     "Clock",
@@ -16,6 +17,7 @@ __all__ = [
     "TouchKind",
     "TouchPart",
     "Touches",
+    "Writers",
     "build_sanitizer",
     "record_touch",
     "strided_spans",

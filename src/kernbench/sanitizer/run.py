@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from kernbench.sanitizer.ordering.ordered_map import OrderedMap
 from kernbench.sanitizer.ordering.segments import Segments
 from kernbench.sanitizer.registry import selected
 from kernbench.sanitizer.watch import SanitizerWatch
+from kernbench.sanitizer.writers import Writers
 
 Kinds = tuple[type[Check], ...]
 
@@ -69,6 +71,16 @@ class Sanitizer:
         self._findings = Findings()
         self._segments = Segments()
         self._places = Places()
+
+    @contextmanager
+    def keeping_writers(self) -> Iterator[Writers]:
+        """Give who writes what inside of the block: it fills as launches are executed."""
+        writers, kinds = Writers(), self._kinds
+        self._kinds = (*kinds, writers.kind())
+        try:
+            yield writers
+        finally:
+            self._kinds = kinds
 
     def check_launch(self, trace: KernelTrace, launched: Launched) -> None:
         """Refuse a launch that is wrong whatever its data.

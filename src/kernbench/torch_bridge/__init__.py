@@ -23,18 +23,24 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.base.modes import Mode
     from kernbench.torch_bridge.base.operations import Operation
     from kernbench.torch_bridge.base.operations import describe as describe_operation
+    from kernbench.torch_bridge.c10d import CollectiveWork, NcclGroup, SimulatedGroup
     from kernbench.torch_bridge.processes.call_counts import unseen
+    from kernbench.torch_bridge.processes.process import current as current_process
 
 __all__ = [
     "KERNELS_VARIABLE",
     "SUPPORTED",
+    "CollectiveWork",
     "Mode",
+    "NcclGroup",
     "Operation",
+    "SimulatedGroup",
     "TorchVersionError",
     "check_nodes",
     "check_private",
     "check_ranks",
     "check_torch",
+    "current_process",
     "describe_operation",
     "import_programs",
     "importing_torch",
@@ -45,6 +51,10 @@ __all__ = [
 ]
 
 _WITH_TORCH = {
+    "CollectiveWork": ("c10d", "CollectiveWork"),
+    "NcclGroup": ("c10d", "NcclGroup"),
+    "SimulatedGroup": ("c10d", "SimulatedGroup"),
+    "current_process": ("processes.process", "current"),
     "Mode": ("base.modes", "Mode"),
     "Operation": ("base.operations", "Operation"),
     "describe_operation": ("base.operations", "describe"),

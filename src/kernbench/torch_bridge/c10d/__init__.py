@@ -2,6 +2,6 @@
 
 from kernbench.torch_bridge.c10d.calls import CollectiveWork
 from kernbench.torch_bridge.c10d.install import install, know_groups
-from kernbench.torch_bridge.c10d.process_group import SimulatedGroup
+from kernbench.torch_bridge.c10d.process_group import NcclGroup, SimulatedGroup
 
-__all__ = ["CollectiveWork", "SimulatedGroup", "install", "know_groups"]
+__all__ = ["CollectiveWork", "NcclGroup", "SimulatedGroup", "install", "know_groups"]

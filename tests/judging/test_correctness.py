@@ -1,0 +1,130 @@
+"""What right means besides numbers: order, layout, NaN and infinity, memory of results."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kernbench.errors import UsageError  # noqa: E402
+from kernbench.judging import Outcome  # noqa: E402
+from kernbench.judging.evidence import shared_memory  # noqa: E402
+from kernbench.judging.executing import turned  # noqa: E402
+from kernbench.judging.record import Record, describe_tensor  # noqa: E402
+from kernbench.judging.values import BESIDES, on_host  # noqa: E402
+from tests.judging.conftest import Judged  # noqa: E402
+from tests.judging.tricks import HEAD, HONEST, TASKS, TRICKS  # noqa: E402
+
+_TICKETS = """
+@triton.jit
+def ticketed(x, out, tickets, n, B: tl.constexpr):
+    k = tl.atomic_add(tickets, 1)
+    i = tl.arange(0, B)
+    v = tl.load(x + tl.program_id(0) * n + i, i < n, 0.0)
+    tl.store(out + PLACE, tl.sum(v, 0) / n)
+def solve(x):
+    out = torch.empty(x.shape[0], device=x.device)
+    tickets = torch.zeros(1, dtype=torch.int32, device=x.device)
+    B = triton.next_power_of_2(x.shape[1])
+    ticketed[(x.shape[0],)](x, out, tickets, x.shape[1], B=B)
+    return out
+"""
+
+
+@pytest.mark.adr("0267-D2")
+def test_a_result_that_hangs_on_the_order_of_programs_is_wrong(judged: Judged) -> None:
+    verdict = judged(HEAD + _TICKETS.replace("PLACE", "k"), "mean")
+    assert verdict.outcome is Outcome.WRONG
+    assert "in another order of its programs the result is wrong at [0]" in verdict.why
+
+
+@pytest.mark.campaign
+@pytest.mark.adr("0267-D2")
+def test_sums_whose_order_is_open_are_right_and_called_so(judged: Judged) -> None:
+    assert not judged(HEAD + _TICKETS.replace("PLACE", "tl.program_id(0)"), "mean").failure
+    verdict = judged(HEAD + TRICKS["programs that race"].twin, "mean")
+    assert verdict.is_right
+    assert any(each.startswith("non-deterministic") for each in verdict.remarks)
+
+
+def test_programs_in_another_order_do_each_others_work() -> None:
+    ttir = "    %pid = tt.get_program_id x : i32 loc(#loc1)\n    %9 = tt.get_program_id y : i32\n"
+    lines = turned(ttir).splitlines()
+    assert len(lines) == 10
+    assert lines[4] == "    %pid = arith.subi %turned.0.last, %turned.0.at : i32 loc(#loc1)"
+    for line, after in pairwise(lines[:4]):
+        assert line.split()[0] in after or after.split()[2].startswith(("tt.", "arith.constant"))
+
+
+@pytest.mark.adr("0267-D1")
+def test_layouts_that_a_task_asks_for_must_be_right_and_others_are_remarked(
+    judged: Judged,
+) -> None:
+    verdict = judged(HEAD + HONEST["softmax"], "softmax")
+    assert verdict.is_right
+    assert any("not contiguous, which the task does not ask" in each for each in verdict.remarks)
+    strict = TASKS["softmax"] + "besides = ('strided', 'infinite', 'nan')\n"
+    verdict = judged(HEAD + HONEST["softmax"], strict)
+    assert verdict.outcome is Outcome.WRONG
+    assert verdict.failure is not None
+    assert verdict.failure.values == "strided"
+
+
+@pytest.mark.campaign
+def test_a_kernel_of_any_layout_is_right_where_the_task_asks(judged: Judged) -> None:
+    strict = TASKS["softmax"] + "besides = ('strided', 'infinite', 'nan')\n"
+    twin = HEAD + HONEST["softmax"].replace("(x)", "(x.contiguous())").replace(
+        "solve(x.contiguous())", "solve(x)"
+    )
+    assert judged(twin, strict).is_right
+    with pytest.raises(UsageError, match="besides must name some of infinite, nan, strided"):
+        judged(twin, TASKS["softmax"] + "besides = ['backwards']\n")
+
+
+@pytest.mark.adr("0267-D3")
+def test_a_result_in_the_memory_of_an_input_is_wrong_unless_the_references_is(
+    judged: Judged,
+) -> None:
+    copies = TASKS["axpy"].replace("2 * x + y", "x.clone()")
+    verdict = judged("def solve(x, y): return x", copies)
+    assert verdict.outcome is Outcome.WRONG
+    assert "a result lies in the memory of an input" in verdict.why
+    assert judged("def solve(x, y): return x", copies.replace("x.clone()", "x")).is_right
+
+
+@pytest.mark.parametrize(
+    ("slices", "shared"),
+    [
+        ([slice(0, 4), slice(4, 8)], ""),
+        ([slice(0, 8, 2), slice(1, 8, 2)], ""),
+        ([slice(0, 5), slice(4, 8)], "another result"),
+        ([slice(0, 0), slice(0, 8)], ""),
+    ],
+)
+def test_results_share_memory_by_element(slices: list[slice], shared: str) -> None:
+    whole = torch.arange(8.0)
+    record = Record(results=[describe_tensor(whole[each], 0) for each in slices])
+    assert shared_memory(record) == shared
+    record.inputs = [describe_tensor(whole, 0)]
+    assert shared_memory(record) == "an input"
+
+
+@pytest.mark.adr("0267-D4")
+def test_a_wrong_element_is_told_who_stores_it(judged: Judged) -> None:
+    late = HEAD.replace("tl.store(out + i, 2 *", "tl.store(out + i, (2 + (tl.program_id(0) > 2)) *")
+    verdict = judged(late + HONEST["axpy"], "axpy")
+    assert verdict.failure is not None
+    assert "wrong at [384]" in verdict.why
+    assert f"program (3, 0, 0) in tt.store at {verdict.failure.line} stores it" in verdict.why
+
+
+def test_copies_on_the_host_lie_as_they_did() -> None:
+    for shape in [(5, 7), (3, 4, 5), (6,)]:
+        tensor = torch.randn(*shape)
+        changed = BESIDES["strided"](tensor)
+        assert torch.equal(changed, tensor)
+        assert on_host(changed).stride() == changed.stride() != tensor.stride()
+    repeated = torch.ones(1, 1).expand(2, 3)
+    assert torch.equal(on_host(repeated), repeated)
