@@ -10,25 +10,71 @@ from typing import TYPE_CHECKING, Any
 from kernbench.errors import KernbenchError
 
 if TYPE_CHECKING:
+    from kernbench.api import (
+        PlanResult,
+        RunError,
+        RunResult,
+        SweepResult,
+        WhyResult,
+        plan,
+        retime,
+        run,
+        sweep,
+        why,
+    )
     from kernbench.hardware import Machine, load_machine
+    from kernbench.judging import Verdict, judge
     from kernbench.policy import DPPolicy
     from kernbench.runtime_api import RuntimeContext
+    from kernbench.saved import SavedRun, load_run
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "DPPolicy": "kernbench.policy",
     "Machine": "kernbench.hardware",
+    "PlanResult": "kernbench.api",
+    "RunError": "kernbench.api",
+    "RunResult": "kernbench.api",
     "RuntimeContext": "kernbench.runtime_api",
+    "SavedRun": "kernbench.saved",
+    "SweepResult": "kernbench.api",
     "Verdict": "kernbench.judging",
+    "WhyResult": "kernbench.api",
     "judge": "kernbench.judging",
     "load_machine": "kernbench.hardware",
+    "load_run": "kernbench.saved",
+    "plan": "kernbench.api",
+    "retime": "kernbench.api",
+    "run": "kernbench.api",
+    "sweep": "kernbench.api",
+    "why": "kernbench.api",
 }
 
-_PACKAGES = ("errors", "hardware", "op_log", "ops", "tp")
+_PACKAGES = ("analysis", "errors", "hardware", "op_log", "ops", "page", "saved", "tp")
 """Packages for users, imported when they are asked for."""
 
-__all__ = ["DPPolicy", "KernbenchError", "Machine", "RuntimeContext", "load_machine"]
+__all__ = [
+    "DPPolicy",
+    "KernbenchError",
+    "Machine",
+    "PlanResult",
+    "RunError",
+    "RunResult",
+    "RuntimeContext",
+    "SavedRun",
+    "SweepResult",
+    "Verdict",
+    "WhyResult",
+    "judge",
+    "load_machine",
+    "load_run",
+    "plan",
+    "retime",
+    "run",
+    "sweep",
+    "why",
+]
 
 
 def __getattr__(name: str) -> Any:

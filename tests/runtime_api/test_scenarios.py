@@ -13,9 +13,9 @@ from kernbench.collectives import build
 from kernbench.hardware import Machine, changed_machine, load_machine, set_keys
 from kernbench.links import Asked, Network, disturb
 from kernbench.op_log import OpLog
-from kernbench.retime import findings
+from kernbench.retiming import findings
 from kernbench.saved import SavedRun, load_run
-from tests.retime.retiming import assert_same, retime, save
+from tests.retiming.retiming import assert_same, retime, save
 
 RANKS = 4
 

@@ -158,11 +158,33 @@ class Judge:
         return process
 
 
-def judge(candidate: Path, task: Path, **options: Any) -> Verdict:
+def judge(
+    candidate: Path,
+    task: Path,
+    *,
+    machines: Sequence[str] = DEFAULT_MACHINES,
+    seed: int | None = None,
+    at_least: float = 1.0,
+    values: bool = True,
+    times: bool = True,
+    compiled: bool = False,
+    limits: CandidateLimits | None = None,
+    total_s: float = 900.0,
+) -> Verdict:
     """Return the verdict on a candidate, by a worker that is started for it.
 
     Takes what :meth:`Judge.__call__` takes. For many candidates keep a :class:`Judge`: starting its
     worker takes seconds.
     """
     with Judge() as started:
-        return started(candidate, task, **options)
+        return started(
+            *(candidate, task),
+            machines=machines,
+            seed=seed,
+            at_least=at_least,
+            values=values,
+            times=times,
+            compiled=compiled,
+            limits=limits,
+            total_s=total_s,
+        )

@@ -323,6 +323,9 @@ class OpLog:
         in_rows = sum(map(len, self.plain_instances[WIDTH - 1 :: WIDTH]))
         return len(self._instances) + in_rows + len(self.plain_commands) // WIDTH
 
+    def __repr__(self) -> str:
+        return f"OpLog({len(self)} launches, {self.end_ps / 1e6:.2f} us)"
+
     def _repr_html_(self) -> str:
         """Show how much there is, and the first commands, in a notebook."""
         from kernbench.op_log.arrow import batches

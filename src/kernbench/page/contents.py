@@ -45,7 +45,7 @@ def contents(
     Args:
         run: The run.
         before: Another one; then also what changed since that.
-        findings: What ``kernbench.retime.findings`` returned for the run.
+        findings: What ``kernbench.retiming.findings`` returned for the run.
         part: The part of the run that is shown first; None: the steady step, if it has steps.
     """
     log = run.log

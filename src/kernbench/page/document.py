@@ -40,7 +40,7 @@ def dump_page(
         out: Where to.
         run: The run.
         before: Another one; the page then says what changed since that.
-        findings: What ``kernbench.retime.findings`` returned for the run, if they are to be shown.
+        findings: What ``retiming.findings`` returned for the run, if they are to be shown.
         part: The part of the run that is shown first; None: the steady step, if it has steps.
     """
     out.write(_document(contents(run, before, findings, part)).encode())

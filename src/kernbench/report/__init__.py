@@ -20,7 +20,7 @@ from kernbench.report.formats.folders import write_execution_traces, write_profi
 from kernbench.report.formats.kineto import write_kineto
 from kernbench.report.formats.rank_view import HostStep, RankView, process_groups, rank_views
 from kernbench.report.formats.statistics import write_statistics
-from kernbench.report.html import ShownReport, report_html
+from kernbench.report.html import ShownReport, as_html, report_html
 from kernbench.report.idle import IdleParts, idle_parts
 from kernbench.report.peaks import Peaks, peaks_of
 from kernbench.report.perfetto import TraceForm, dump_trace, trace_form, write_trace
@@ -58,6 +58,7 @@ __all__ = [
     "Timeline",
     "TraceForm",
     "accuracy_line",
+    "as_html",
     "build_report",
     "cost_usd",
     "dump_trace",

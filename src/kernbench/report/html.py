@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -18,11 +19,20 @@ _COLUMNS = 110
 _PRE = '<pre style="line-height:1.2">{code}</pre>'
 
 
+def as_html(show: Callable[[Console], None]) -> str:
+    """Return what a function prints to a console, as HTML."""
+    console = Console(
+        file=io.StringIO(), record=True, width=_COLUMNS, highlight=False, force_jupyter=False
+    )
+    show(console)
+    return console.export_html(inline_styles=True, code_format=_PRE)
+
+
 def report_html(report: Report, machine: Machine, log: OpLog) -> str:
     """Return the tables that ``kernbench run`` prints, as HTML."""
-    console = Console(file=io.StringIO(), record=True, width=_COLUMNS, force_jupyter=False)
-    print_report(report, peaks_of(machine), console, idle_parts(log))
-    return console.export_html(inline_styles=True, code_format=_PRE)
+    return as_html(
+        lambda console: print_report(report, peaks_of(machine), console, idle_parts(log))
+    )
 
 
 class ShownReport(dict[str, Any]):

@@ -10,7 +10,7 @@ import pytest
 from kernbench import ops
 from kernbench.errors import UsageError
 from kernbench.op_log import OpLog
-from kernbench.retime import placements_of_all
+from kernbench.retiming import placements_of_all
 from kernbench.runtime_api import Folding, RankAxis, RuntimeContext, SpawnException, Timetable
 
 Worker = Callable[[int, Any], None]

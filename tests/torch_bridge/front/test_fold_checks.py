@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 
 from kernbench.cli.options import COVERING
 from kernbench.cli.programs.fold_checks import axes_of_more, chosen
-from kernbench.retime import RankWork, first_difference, work_of_ranks
+from kernbench.retiming import RankWork, first_difference, work_of_ranks
 from kernbench.runtime_api import Folding, RankAxis, RuntimeContext
 from tests.forked import PYTORCH, run_forked
 from tests.torch_bridge.front.test_folding import run_in

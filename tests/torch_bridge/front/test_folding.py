@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 from kernbench.errors import UsageError
 from kernbench.hardware import Machine, load_machine, set_keys
 from kernbench.op_log import OpLog
-from kernbench.retime import placements_of_all
+from kernbench.retiming import placements_of_all
 from kernbench.runtime_api import (
     Folding,
     RankAxis,
@@ -26,7 +26,7 @@ from kernbench.runtime_api import (
 from kernbench.saved import load_run
 from kernbench.torch_bridge import run_torchrun
 from tests.forked import PYTORCH, run_forked
-from tests.retime.retiming import assert_same, retime, save
+from tests.retiming.retiming import assert_same, retime, save
 from tests.torch_bridge.running import PROGRAMS, simulated
 
 PROGRAM = PROGRAMS / "folded.py"

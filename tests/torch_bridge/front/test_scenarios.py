@@ -14,7 +14,7 @@ from kernbench.hardware import Machine, load_machine, set_keys
 from kernbench.runtime_api import SpawnException
 from kernbench.saved import load_run
 from kernbench.torch_bridge import run_torchrun
-from tests.retime.retiming import assert_same, retime, save
+from tests.retiming.retiming import assert_same, retime, save
 from tests.torch_bridge.running import PROGRAMS, assert_same_bits, results
 
 PROGRAM = PROGRAMS / "resuming.py"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,19 +13,16 @@ import typer
 from kernbench.cli import options as given
 from kernbench.cli.console.progress import progress
 from kernbench.cli.programs.reporting import DONE, STDOUT, guarded
-from kernbench.cli.registry import options_command
+from kernbench.cli.registry import given_options, options_command
 from kernbench.errors import UnknownNameError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from kernbench.cli.plans.ranking import Ranking
-    from kernbench.plans import AllowedSizes, Job, TimedLayout
+    from kernbench.plans import AllowedSizes
 
 PLACE = 45
 app = typer.Typer()
 
 Sizes = Annotated[str | None, typer.Option(metavar="N,...", help="Look at these sizes only.")]
-_WIDE = 100
-"""From so many columns on, energy and cost are shown whatever is minimized."""
 Count = Annotated[int, typer.Option(min=1)]
 
 
@@ -32,9 +30,18 @@ Count = Annotated[int, typer.Option(min=1)]
 class PlanOptions:
     """What ``kernbench plan`` was given."""
 
+    program: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FILE]",
+            help="A PyTorch program whose options say how it is split; in place of --model.",
+            show_default=False,
+        ),
+    ] = None
+    args: given.ArgsOfAll = None
     model: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help="A known model, or a config.json.")
-    ]
+        str | None, typer.Option(metavar="NAME|FILE", help="A known model, or a config.json.")
+    ] = None
     machine: Annotated[
         str,
         typer.Option(
@@ -44,6 +51,13 @@ class PlanOptions:
         ),
     ]
     devices: Annotated[int, typer.Option(min=1, help="How many of them.")]
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--grid", "-g", metavar="NAME=VALUE,...", help="Other options of FILE to try."
+        ),
+    ] = None
+    workers: given.Workers = None
     trains: Annotated[bool, typer.Option("--train/--serve", help="What they do.")] = True
     batch: Annotated[
         int | None, typer.Option(min=1, help="Sequences of a step [default: one per device].")
@@ -92,23 +106,104 @@ def _plan(context: typer.Context, options: PlanOptions) -> int:
 
     kernbench plan --model llama-3-70b --machine h100-sxm --devices 64
 
-    All sizes of tensor (TP, inside a node), pipeline (PP), context (CP), data (DP) and expert
-    parallelism (EP) that divide the devices and the model, with and without sequence parallelism
-    (SP) and recomputation of activations, several micro-batches, and ways to share state (FSDP2,
-    HSDP, ZeRO-1); those that fit into memory are timed by their parts, and of the best of these
-    PyTorch programs are run, folded.
+    kernbench plan train.py --machine h100-sxm --devices 64 --grid batch=8,16 -- --hidden 4096
+
+    Of a model all sizes of tensor (TP, inside a node), pipeline (PP), context (CP), data (DP) and
+    expert parallelism (EP) that divide the devices and the model, with and without sequence
+    parallelism (SP) and recomputation of activations, several micro-batches, and ways to share
+    state (FSDP2, HSDP, ZeRO-1); those that fit into memory are timed by their parts, and of the
+    best of these PyTorch programs are run, folded. Of a program of yours (FILE), its own options
+    for these sizes, as its text shows them, get all values that divide the devices, and each way
+    is run, folded.
     """
-    return guarded(lambda: _start(options), options.debug, usage=True)
+
+    def start() -> int:
+        refuse_others(given_options(context), options.program is not None)
+        return _start(options) if options.program is None else _plan_program(options)
+
+    return guarded(start, options.debug, usage=True)
+
+
+_OF_MODEL = frozenset(
+    {"model", "trains", "batch", "seq", "new_tokens", "shard", "run", "compile", "write"}
+)
+_OF_PROGRAM = frozenset({"args", "grid", "workers"})
+
+
+def refuse_others(asked: Iterable[tuple[str, str]], is_program: bool) -> None:
+    """Refuse options of models for programs, and those of programs for models.
+
+    Raises:
+        UsageError: There is one; or neither a model nor a program was named.
+    """
+    names = dict(asked)
+    if not is_program and "model" not in names:
+        raise UsageError("name what is planned: --model NAME, or a PyTorch program")
+    for name, text in names.items():
+        if name in (_OF_MODEL if is_program else _OF_PROGRAM):
+            kind = "a model" if is_program else "a program of yours"
+            hint = "; options of the program come behind --" if is_program else ""
+            raise UsageError(f"{text} is for a plan of {kind}{hint}")
+
+
+def _plan_program(options: PlanOptions) -> int:
+    from rich.console import Console
+
+    from kernbench.cli.plans.ranking import check_goal
+    from kernbench.cli.plans.scripts import plan_script, print_script_plan
+    from kernbench.cli.sweeps.points import Settings
+    from kernbench.cli.sweeps.running import Progress
+    from kernbench.cli.sweeps.study import parse_axes
+    from kernbench.hardware import file_of
+    from kernbench.outputs import write_text
+    from kernbench.plans import node_of
+
+    assert options.program is not None
+    name = file_of(options.machine)
+    machine, _ = given.load_changed(f"{name}:{options.devices}", options.devices, None)
+    price = options.price
+    if price is None:
+        check_goal(options.minimize, machine)
+    more = parse_axes(options.grid or ())
+    settings = Settings(
+        machine=name,
+        ranks=options.devices,
+        data=False,
+        fold=options.devices > 1,
+        args=options.args or (),
+        forced=frozenset(more),
+        changes={} if price is None else {"usd_per_device_hour": repr(price)},
+    )
+    node = node_of(machine) or options.devices
+    state = Progress(total=1, what="splits")
+    with progress(state.describe, state.share):
+        found = plan_script(
+            *(options.program, settings, options.devices, node, _limits(options)),
+            *(more, options.workers, options.minimize, state),
+        )
+    text = json.dumps({"rows": list(found.rows), "command": found.command}, indent=2)
+    if options.json == STDOUT:
+        print(text)
+        return DONE
+    if options.json is not None:
+        write_text(options.json, f"{text}\n")
+    console = Console(file=sys.stdout, highlight=False, markup=False)
+    print_script_plan(found, console, options.top, options.minimize)
+    return DONE
 
 
 def _start(options: PlanOptions) -> int:
+    from rich.console import Console
+
     from kernbench.cli.plans.ranking import as_json, check_goal, rank, run_best
     from kernbench.cli.plans.running import LayoutPrograms
+    from kernbench.cli.plans.table import print_ranking
     from kernbench.hardware import file_of
     from kernbench.outputs import Outputs
     from kernbench.plans import Job, model_of
 
     limits = _limits(options)
+    assert options.model is not None
     model = model_of(options.model)
     name = f"{file_of(options.machine)}:{options.devices}"
     machine, _ = given.load_changed(name, options.devices, None, options.price)
@@ -147,27 +242,11 @@ def _start(options: PlanOptions) -> int:
     if options.json == STDOUT:
         print(text)
     else:
-        _show(ranking, job, options.top, options.minimize)
+        console = Console(file=sys.stdout, highlight=False, markup=False)
+        print_ranking(ranking, console, options.top, options.minimize)
     if options.write is not None:
         print(f"to run the best: {programs.write(ranking.timed[0], options.write)}")
     return DONE
-
-
-def _behind(each: TimedLayout, best: TimedLayout, goal: str) -> str:
-    """Return how much more of the goal a layout takes than the best, and of time."""
-    from kernbench.cli.plans.ranking import GOALS
-
-    slower = f"{each.seconds / best.seconds - 1:+.1%}"
-    if goal == "time":
-        return slower
-    more = (GOALS[goal](each) or 0.0) / (GOALS[goal](best) or 1.0) - 1
-    return f"{goal} {more:+.1%}, time {slower}"
-
-
-def _per_token(each: TimedLayout, name: str) -> str:
-    if name == "J/token":
-        return f"{(each.joules or 0.0) / each.tokens:.3g}"
-    return f"{1e6 * (each.usd or 0.0) / each.tokens:.3g}"
 
 
 def _limits(options: PlanOptions) -> AllowedSizes:
@@ -185,71 +264,3 @@ def _limits(options: PlanOptions) -> AllowedSizes:
         if name not in SHARDS:
             raise UnknownNameError(f"--shard {name}: {nearest(name, SHARDS)}")
     return AllowedSizes(sizes, shards)
-
-
-def _show(ranking: Ranking, job: Job, top: int, goal: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from kernbench.cli.plans.ranking import remarks, seconds, why_best, why_slower
-    from kernbench.plans import GIB
-
-    model, machine, best = ranking.model, ranking.machine, ranking.timed[0]
-    what = f"a step of {job.batch} x {job.seq} tokens"
-    if not job.trains:
-        what = f"{job.batch} sequences, prompts of {job.seq} tokens, {job.new_tokens} new ones each"
-    active = f" ({model.active_parameters / 1e9:.1f}B active)" if model.experts else ""
-    print(
-        f"{model.name}, {model.parameters / 1e9:.1f}B parameters{active}, on {job.devices} x ",
-        end="",
-    )
-    print(f"{machine.name}: {what}\n")
-    table = Table(box=None, pad_edge=False, header_style="")
-    # Where there is little room its words go on in the next line; numbers stay whole.
-    table.add_column("layout", overflow="fold")
-    for title in ("GiB", "time", "tokens/s", "MFU"):
-        table.add_column(title, justify="right", no_wrap=True)
-    has_runs = any(each.is_run for each in ranking.timed)
-    if has_runs:
-        table.add_column("", no_wrap=True)
-    console = Console(file=sys.stdout, highlight=False, markup=False)
-    per_token = {"energy": ("J/token", best.joules), "cost": ("USD/Mtoken", best.usd)}
-    has_room = console.width >= _WIDE
-    shows = [
-        name
-        for each, (name, known) in per_token.items()
-        if known is not None and (has_room or each == goal)
-    ]
-    for name in (*shows, *best.more):
-        table.add_column(name, justify="right", no_wrap=True)
-    for each in ranking.timed[:top]:
-        table.add_row(
-            each.layout.label,
-            f"{each.total_bytes / GIB:.1f}",
-            seconds(each.seconds),
-            f"{each.tokens_per_second:,.0f}",
-            f"{ranking.mfu(each):.1%}",
-            *(["run" if each.is_run else "parts"] if has_runs else []),
-            *(_per_token(each, name) for name in shows),
-            *(seconds(value) for value in each.more.values()),
-        )
-    console.print(table)
-    kinds = ", ".join(f"{name} {value / GIB:.1f}" for name, value in best.memory.items())
-    print(f"\nbest: {best.layout.label}")
-    print(f"  time: {why_best(best)}")
-    print(f"  GiB of {machine.sip.hbm_bytes / GIB:.0f}: {kinds}")
-    sent = best.collective_bytes / 1e9
-    print(f"  collectives of a rank: {best.collectives:,}, {sent:,.1f} GB of messages")
-    # Programs are compared with programs.
-    nexts = [each for each in ranking.timed[1:top] if each.is_run == best.is_run]
-    if nexts:
-        print("why the next are slower:" if goal == "time" else "the next, beside the best:")
-    for each in nexts:
-        print(f"  {each.layout.label}: {_behind(each, best, goal)}; {why_slower(each, best)}")
-    print(f"\n{len(ranking.timed)} layouts fit, {ranking.too_large} do not", end="")
-    if ranking.nearest is not None:
-        label, needed = ranking.nearest
-        print(f"; of those {label} needs least: {needed / GIB:.1f} GiB", end="")
-    print()
-    for remark in remarks(ranking):
-        print(f"note: {remark}")

@@ -229,6 +229,8 @@ def _show(
     ran: Progress,
     tokens: Mapping[str, int | None],
 ) -> int:
+    from rich.console import Console
+
     from kernbench.cli.sweeps.plot import write_plot
     from kernbench.cli.sweeps.table import flat, show, write_table
 
@@ -240,7 +242,7 @@ def _show(
     write_table(rows, table)
     if options.plot is not None:
         write_plot(rows, study.names, options.metric, options.plot)
-    show(rows, study.names)
+    show(rows, study.names, Console(file=sys.stdout, highlight=False, markup=False))
     states = [row["status"] for row in rows]
     done, pending = states.count("done"), states.count("pending")
     failed = len(rows) - done - pending

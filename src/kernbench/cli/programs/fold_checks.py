@@ -10,7 +10,7 @@ from kernbench.cli.options import COVERING
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernbench.retime import RankWork
+    from kernbench.retiming import RankWork
     from kernbench.runtime_api import Folding, RankAxis
 
 MOST_IN_FULL = 8
@@ -123,7 +123,7 @@ def verdict(
     folding: Folding, known: Mapping[int, RankWork], others: Mapping[int, RankWork]
 ) -> FoldVerdict:
     """Return how what other ranks did differs from what those did that ran for them."""
-    from kernbench.retime import first_difference
+    from kernbench.retiming import first_difference
 
     alike: list[int] = []
     differing: dict[tuple[int, str], list[int]] = {}

@@ -22,7 +22,7 @@ from kernbench.errors import UsageError
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
     from kernbench.outputs import Outputs
-    from kernbench.retime import RankWork
+    from kernbench.retiming import RankWork
     from kernbench.runtime_api import Folding, RankAxis, RuntimeContext, Timetable
 
 MakeContext = Callable[..., "RuntimeContext"]
@@ -111,7 +111,7 @@ class _Folder:
 
         Returns the axis along which more ranks have to run, if that turns out.
         """
-        from kernbench.retime import groups_of, placements_of_all, work_of_ranks
+        from kernbench.retiming import groups_of, placements_of_all, work_of_ranks
 
         context = self.context(axes, base, is_watched=True)
         context.keep_actions(with_sites=True)
@@ -252,7 +252,7 @@ class _Check:
         Each of them alone has run it; together they run it once. A rank of these that does
         something else is noted.
         """
-        from kernbench.retime import first_difference, other_calls
+        from kernbench.retiming import first_difference, other_calls
         from kernbench.runtime_api import Folding
 
         folding, known = self._folding, self._known

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernbench.cli.sweeps.engines import Answer, PointEngine
+from kernbench.cli.sweeps.engines import Answer, PointEngine, engine
 from kernbench.cli.sweeps.points import Point
 from kernbench.cli.sweeps.store import Claims, ResultFolder
 from kernbench.cli.sweeps.table import row_of
@@ -98,6 +98,27 @@ def run_points(
                     _keep(point, answer, claims, limits, progress, row)
             elif elsewhere:
                 time.sleep(_LOOK_AGAIN_S)
+
+
+def results_of(
+    points: Sequence[Point],
+    store: ResultFolder,
+    limits: Limits,
+    workers: int | None,
+    progress: Progress,
+) -> dict[str, dict[str, Any]]:
+    """Run the points that have no result yet in processes of this machine; return all, by key.
+
+    A point that was lost with its process has none.
+    """
+    kept = store.rows(points)
+    wanted = [each for each in points if each.key not in kept]
+    progress.kept = len(kept)
+    if not wanted:
+        return kept
+    with engine("local", workers) as local:
+        run_points(wanted, frozenset(), store, local, limits, progress)
+    return store.rows(points)
 
 
 def _fill(

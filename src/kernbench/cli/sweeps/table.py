@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernbench.cli.sweeps.points import Point, Settings, SweptProgram
 from kernbench.errors import UsageError
 from kernbench.outputs import whole_file
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _MOST_SHOWN = 40
 _MOST_ERRORS = 5
@@ -176,15 +180,13 @@ def _typed(values: list[Any]) -> list[Any]:
     return [None if each is None else str(each) for each in values]
 
 
-def show(rows: Sequence[Mapping[str, Any]], axes: Iterable[str]) -> None:
+def show(rows: Sequence[Mapping[str, Any]], axes: Iterable[str], console: Console) -> None:
     """Print what varies, and what came of it; of many rows the first ones."""
-    import sys
-
-    from rich.console import Console
     from rich.table import Table
 
     from kernbench.report import format_amount, format_ns
 
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="")
     names = list(axes)
     for name in names:
@@ -196,7 +198,6 @@ def show(rows: Sequence[Mapping[str, Any]], axes: Iterable[str]) -> None:
         "device_memory_bytes": ("memory", lambda value: format_amount(value, "B")),
         "cost_usd": ("USD", "{:.3g}".format),
     }
-    console = Console(file=sys.stdout, highlight=False, markup=False)
     had = {key for row in rows for key in figures if row.get(key) is not None}
     had = had | {"time_ns"} if console.width >= _LEAST_COLUMNS else {"time_ns"}
     figures = {key: figures[key] for key in figures if key in had}
@@ -211,11 +212,11 @@ def show(rows: Sequence[Mapping[str, Any]], axes: Iterable[str]) -> None:
         table.add_row(*cells, row["status"])
     console.print(table)
     if len(rows) > _MOST_SHOWN:
-        print(f"... and {len(rows) - _MOST_SHOWN} more")
+        say(f"... and {len(rows) - _MOST_SHOWN} more")
     failed = [row for row in rows if row["error"]]
     for row in failed[:_MOST_ERRORS]:
         label = ", ".join(f"{name}={row.get(name, '-')}" for name in names)
-        print(f"\n{label}: {row['error']}")
+        say(f"\n{label}: {row['error']}")
     if len(failed) > _MOST_ERRORS:
         others = len(failed) - _MOST_ERRORS
-        print(f"\n... and {others} other error{'s' if others > 1 else ''}")
+        say(f"\n... and {others} other error{'s' if others > 1 else ''}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from contextvars import ContextVar
+from html import escape
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from kernbench.checks import Checks
 from kernbench.clock import Handle
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from contextvars import Token
 
     from kernbench.op_log import OpLog
+    from kernbench.report import Report
 
 
 # Every greenlet has a context of its own; a rank starts with its spawner's.
@@ -245,7 +247,7 @@ class RuntimeContext(TorchNames):
         """
         self.run.drain()
 
-    def current_rank(self) -> Any:
+    def current_rank(self) -> int:
         """Return the number of the calling rank, 0 outside of ``spawn``."""
         return self.run.rank_state.rank
 
@@ -304,7 +306,7 @@ class RuntimeContext(TorchNames):
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *operators().TORCH_FUNCTIONS})
 
-    def report(self) -> Any:
+    def report(self) -> Report:
         """Return what ``--json`` prints, about everything so far.
 
         Called on main, it first completes everything in flight.
@@ -321,16 +323,22 @@ class RuntimeContext(TorchNames):
                 wall_s=perf_counter() - self.run.started_s,
                 time_ps=self.run.simulation.now_ps,
             )
-        return ShownReport(report, self.machine, self.op_log)
+        return cast("Report", ShownReport(report, self.machine, self.op_log))
+
+    def __repr__(self) -> str:
+        ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
+        time = f"{self.run.simulation.now_ps / 1e6:.2f} us{'' if self.run.ended else ' so far'}"
+        return (
+            f"RuntimeContext({ranks} on {self.machine.name}, {len(self.op_log)} launches, {time})"
+        )
 
     def _repr_html_(self) -> str:
         """Show the run so far in a notebook, without completing what is in flight."""
-        ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
-        text = f"{ranks} on {self.machine.name}, {len(self.op_log)} launches"
+        said = f"<p>{escape(repr(self))}</p>"
         if not self.run.ended:
-            return f"<p>{text}, {self.run.simulation.now_ps / 1e6:.2f} us so far</p>"
-        shown: str = self.report()._repr_html_()
-        return f"<p>{text}</p>{shown}"
+            return said
+        shown: Any = self.report()
+        return f"{said}{shown._repr_html_()}"
 
 
 def _as_tf32(given: str) -> Tf32:

@@ -51,7 +51,7 @@ def _findings(context: typer.Context, options: FindingsOptions) -> int:
 def show_findings(options: FindingsOptions) -> int:
     """Print or write the findings of a run, and return the exit status."""
     from kernbench.outputs import write_text
-    from kernbench.retime import as_markdown, findings, print_findings
+    from kernbench.retiming import as_markdown, findings, print_findings
     from kernbench.saved import load_run
 
     if (options.against is None) != (options.fail_over is None):

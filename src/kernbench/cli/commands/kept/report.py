@@ -53,7 +53,7 @@ def write_page(options: PageOptions) -> int:
     from kernbench.analysis import part_of
     from kernbench.outputs import Outputs
     from kernbench.page import dump_page
-    from kernbench.retime import findings
+    from kernbench.retiming import findings
     from kernbench.saved import load_run
 
     inputs = [options.run] if options.after is None else [options.run, options.after]

@@ -73,7 +73,7 @@ def retime(options: RetimeOptions) -> int:
         from dataclasses import replace
 
         from kernbench.hardware import divided_machine
-        from kernbench.retime import Retiming
+        from kernbench.retiming import Retiming
         from kernbench.saved import load_run
 
         saved = load_run(options.run)

@@ -46,7 +46,7 @@ def show_sensitivity(options: SensitivityOptions) -> int:
     """Print or write what a run gains by each key, and return the exit status."""
     from kernbench.cli.commands.kept.diff import parse_share
     from kernbench.cli.console.progress import progress
-    from kernbench.retime import print_sensitivity, sensitivity
+    from kernbench.retiming import print_sensitivity, sensitivity
     from kernbench.saved import load_run
 
     state = [0, 1]

@@ -82,7 +82,7 @@ def show_why(options: WhyOptions) -> int:
         program_lines,
         saved_energy,
     )
-    from kernbench.retime import host_findings, print_host_findings
+    from kernbench.retiming import host_findings, print_host_findings
     from kernbench.saved import load_run
 
     run = load_run(options.run)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernbench.hardware import Machine, changed_machine, set_keys
-from kernbench.retime.retiming import Retiming
+from kernbench.retiming.retiming import Retiming
 
 if TYPE_CHECKING:
     from kernbench.links import Transferred
     from kernbench.op_log import OpLog, Template
-    from kernbench.retime.host_changes import ChangedActions
+    from kernbench.retiming.host_changes import ChangedActions
     from kernbench.saved import SavedRun
 
 

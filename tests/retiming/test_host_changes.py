@@ -13,12 +13,12 @@ from kernbench import RuntimeContext
 from kernbench.cli.app import app
 from kernbench.hardware import load_machine, set_keys
 from kernbench.op_log import HostSpan, Instance, OpLog
-from kernbench.retime import RankedFindings, WhatIf, findings
-from kernbench.retime.host_changes import in_graphs, lines_of_actions, without_line, without_waits
+from kernbench.retiming import RankedFindings, WhatIf, findings
+from kernbench.retiming.host_changes import in_graphs, lines_of_actions, without_line, without_waits
 from kernbench.runtime_api import Action
 from kernbench.saved import SavedRun, load_run
 from kernbench.torch_bridge import run_torchrun
-from tests.retime.retiming import retime, save
+from tests.retiming.retiming import retime, save
 
 PROGRAM = Path(__file__).parent / "programs" / "launches.py"
 MUL_UNTIL, MUL_AGAIN = 15, 18

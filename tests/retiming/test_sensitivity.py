@@ -10,10 +10,10 @@ import pytest
 
 from kernbench import RuntimeContext
 from kernbench.hardware import load_machine, set_keys
-from kernbench.retime import sensitivity
+from kernbench.retiming import sensitivity
 from kernbench.saved import SavedRun
 from tests.cli.command_line import kernbench
-from tests.retime.retiming import run_and_keep
+from tests.retiming.retiming import run_and_keep
 
 MACHINE = "ahbm:2"
 

@@ -13,7 +13,7 @@ from kernbench.errors import KernbenchError, UsageError
 from kernbench.hardware import Machine, changed_machine, leaves
 from kernbench.op_log import energy_of
 from kernbench.report import cost_usd, format_ns
-from kernbench.retime.retiming import Retiming
+from kernbench.retiming.retiming import Retiming
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -24,7 +24,7 @@ from kernbench.analysis import (
 from kernbench.errors import MachineError
 from kernbench.op_log import Limit
 from kernbench.report import format_ns, format_share, pair_line, published_error, published_errors
-from kernbench.retime.host_changes import (
+from kernbench.retiming.host_changes import (
     compiled,
     in_graphs,
     knows_lines_of_actions,
@@ -32,7 +32,7 @@ from kernbench.retime.host_changes import (
     without_line,
     without_waits,
 )
-from kernbench.retime.what_if import WhatIf
+from kernbench.retiming.what_if import WhatIf
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from kernbench import RuntimeContext, ops
 from kernbench.cli.app import app
 from kernbench.hardware import load_machine, set_keys
-from kernbench.retime import RankedFindings, WhatIf, findings
+from kernbench.retiming import RankedFindings, WhatIf, findings
 from kernbench.saved import SavedRun
-from tests.retime.retiming import run_and_keep
+from tests.retiming.retiming import run_and_keep
 
 
 def late(rank: int, torch: Any) -> None:

@@ -1,7 +1,7 @@
 """Saved runs, done again without their programs: on another machine, or with keys changed."""
 
-from kernbench.retime.all_ranks import placements_of_all, play_all_ranks
-from kernbench.retime.findings import (
+from kernbench.retiming.all_ranks import placements_of_all, play_all_ranks
+from kernbench.retiming.findings import (
     RankedFindings,
     as_markdown,
     findings,
@@ -9,10 +9,10 @@ from kernbench.retime.findings import (
     print_findings,
     print_host_findings,
 )
-from kernbench.retime.retiming import Retiming
-from kernbench.retime.sensitivity import Sensitivity, print_sensitivity, sensitivity
-from kernbench.retime.what_if import WhatIf
-from kernbench.retime.work_of_ranks import (
+from kernbench.retiming.retiming import Retiming
+from kernbench.retiming.sensitivity import Sensitivity, print_sensitivity, sensitivity
+from kernbench.retiming.what_if import WhatIf
+from kernbench.retiming.work_of_ranks import (
     RankWork,
     first_difference,
     groups_of,

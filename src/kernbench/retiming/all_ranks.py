@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernbench.errors import UsageError
-from kernbench.retime.retiming import player_of
+from kernbench.retiming.retiming import player_of
 from kernbench.runtime_api import KernelEngine, RuntimeContext, Timetable, unfolded
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ import pytest
 from kernbench.analysis import part_of
 from kernbench.hardware import set_keys
 from kernbench.op_log import find_steps
-from kernbench.retime import WhatIf, findings, host_findings
-from kernbench.retime.host_changes import compiled, in_graphs, with_half_the_operations
+from kernbench.retiming import WhatIf, findings, host_findings
+from kernbench.retiming.host_changes import compiled, in_graphs, with_half_the_operations
 from kernbench.runtime_api import Action
 from kernbench.saved import SavedRun, load_run
 from tests.cli.command_line import kernbench
-from tests.retime.retiming import assert_same, retime
-from tests.retime.test_host_changes import run
+from tests.retiming.retiming import assert_same, retime
+from tests.retiming.test_host_changes import run
 
 PROGRAM = Path(__file__).parent / "programs" / "steps.py"
 STEPS = 4

@@ -9,7 +9,7 @@ from typing import Any
 from kernbench import RuntimeContext
 from kernbench.hardware import Machine
 from kernbench.op_log import OpLog
-from kernbench.retime import Retiming
+from kernbench.retiming import Retiming
 from kernbench.saved import SavedRun, load_run, save_run
 
 Program = Callable[[Any], object]

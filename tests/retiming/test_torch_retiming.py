@@ -15,11 +15,11 @@ from kernbench.analysis import memory_use
 from kernbench.errors import UsageError
 from kernbench.hardware import Machine, load_machine, set_keys
 from kernbench.op_log import OpLog
-from kernbench.retime import Retiming
+from kernbench.retiming import Retiming
 from kernbench.saved import SavedRun, load_run
 from kernbench.torch_bridge import run_torchrun
 from kernbench.torch_bridge.costs import kept_calls
-from tests.retime.retiming import assert_same, retime, save
+from tests.retiming.retiming import assert_same, retime, save
 
 FOLDER = Path(__file__).parent / "programs"
 PROGRAMS = {"training": 2, "sharded": 4, "graphs": 1, "experts": 1}

@@ -21,11 +21,11 @@ from kernbench.errors import KernbenchError, MachineError, UsageError
 from kernbench.hardware import Machine, divided_machine, load_machine, set_keys
 from kernbench.memory import FIELDS
 from kernbench.op_log import OpLog
-from kernbench.retime import Retiming
+from kernbench.retiming import Retiming
 from kernbench.runtime_api import SpawnException
 from kernbench.saved import load_run, save_run
 from tests.interleaved import live_kernels as kernels
-from tests.retime.retiming import Program, assert_same, retime, run_and_keep, save
+from tests.retiming.retiming import Program, assert_same, retime, run_and_keep, save
 from tests.runtime_api.runtime_kernels import add_one
 
 
