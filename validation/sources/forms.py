@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kernbench.accuracy.rows.forms import FORMS as OF_USERS
-from kernbench.accuracy.rows.forms import Category, Form
+from kernbench.accuracy.rows import FORMS as OF_USERS
+from kernbench.accuracy.rows import Category, Form
 
 FORMS = (
     Form(
