@@ -641,3 +641,17 @@ def test_graphs_of_kernelbench_are_launched_as_its_release_of_pytorch_did(tmp_pa
     first = conditions.pop(("2025-07", "compile_inductor_default"))
     assert not any(conditions.values())
     assert first.keys() == {"host.compiled_launch_us", "host.compiled_call_us"}
+
+
+def test_problems_of_kernelbench_find_what_its_tools_add_to_torch(tmp_path: Path) -> None:
+    columns = "level,problem,config,folder,commit,date,hardware,mean_ms"
+    line = "level1,19_ReLU.py,torch,H100,016b0859,2025-07-21,NVIDIA H100 PCIe,1"
+    (asked,) = rows_of(tmp_path, f"{columns}\n", line)
+    predictor = ProgramPredictor(presets(), ProgramFiles(folder=tmp_path))
+    problem = folder_of(tmp_path, "KernelBench", "016b0859") / "KernelBench/level1/19_ReLU.py"
+    problem.parent.mkdir(parents=True)
+    for text, is_added in (("x = torch.rand_mix(2, 3)", True), ("x = torch.rand(2, 3)", False)):
+        problem.write_text(text)
+        said = predictor.asked(asked).program.text()
+        compile(said, "the loop", "exec")
+        assert ("torch.rand_mix = " in said) == is_added
