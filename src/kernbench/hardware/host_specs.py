@@ -133,6 +133,13 @@ class HostSpec(Spec):
     """A launch in that code: Inductor's static launcher, with its Python."""
     compiled_argument_us: NotNegative = Fraction("0.12")
     """What that takes for each argument: 6.8 us without, 9.1 us with 19 (pull request 1016)."""
+    compiled_replay_us: NotNegative = Fraction(54)
+    """Added where a compiled graph is replayed as a captured one: the Python of CUDA graph trees.
+
+    It checks where inputs are, and makes new tensors for results. Source: KernelBench, PyTorch 2.5,
+    programs of one kernel by ``reduce-overhead`` and ``cudagraphs`` on four hosts (28 rows): 24 to
+    63 us by host, each in proportion to its eager programs; the median.
+    """
     graph_replay_us: NotNegative = Fraction(10)
     """Launching a captured graph."""
     graph_node_us: NotNegative = Fraction("0.2")

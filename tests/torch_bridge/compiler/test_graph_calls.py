@@ -24,6 +24,7 @@ TIMES = """
   compiled_empty_us: 0
   compiled_launch_us: 1000
   compiled_argument_us: 0
+  compiled_replay_us: 300000
 """
 
 

@@ -7,7 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from kernbench.accuracy.rows import Row
-from validation.predictors.families.chosen import A100_40G, ChosenProgram, is_compiled
+from validation.predictors.families.chosen import (
+    A100_40G,
+    BEFORE_STATIC_LAUNCHER,
+    ChosenProgram,
+    is_compiled,
+)
 from validation.programs import Program, ProgramError, loop
 
 _NEEDS = ("transformers",)
@@ -18,8 +23,6 @@ _COMPILERS = {
     "aot_eager backend": "aot_eager",
 }
 """How columns of PyTorch's dashboards are asked for: a mode of ``torch.compile``, or a backend."""
-_FIRST_LAUNCHER = ("host.compiled_launch_us", 16.0)
-"""A launch in graphs before PyTorch 2.8: Triton's launcher, which three Python functions call."""
 _FIRST_DASHBOARD = "pt2-dash-1831"
 _FIRST_LENGTHS = {"MBart": 128}
 """Sequences of the first dashboard where they were shorter: 16 of MBart take less time there than 2
@@ -39,7 +42,7 @@ def llama_forward(row: Row, programs: Path) -> ChosenProgram:
     if is_compiled(row):
         what = "regional" if "regional" in row.fields["compile"] else "full"
         program = replace(program, args=(*program.args, what), is_compiled=True)
-        conditions += (_FIRST_LAUNCHER,)
+        conditions += BEFORE_STATIC_LAUNCHER
     return ChosenProgram(program=program, device="RTX 4090", conditions=conditions)
 
 

@@ -6,11 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from kernbench.accuracy.rows import Row
-from validation.predictors.families.chosen import ChosenProgram, is_compiled
+from validation.predictors.families.chosen import (
+    BEFORE_STATIC_LAUNCHER,
+    ChosenProgram,
+    is_compiled,
+)
 from validation.programs import ProgramError, folder_of, loop
 
 _COLD_SINCE = "2025-12-30"
 """From this day on KernelBench flushes L2 before each trial (its commit 6e6fca9c)."""
+_STATIC_LAUNCHER_SINCE = "2025-11-20"
+"""From this day on it asks for PyTorch 2.9 (its commit 509ed996), before for 2.5.0."""
+_RAND_MIX = (
+    r"^    problem: dict",
+    "    torch.rand_mix = lambda *size, **options: torch.rand(*size, **options)\n    problem: dict",
+)
+"""Problems of two commits draw inputs by what the source's ``utils.py`` adds to ``torch``: a tensor
+of some distribution, on which no time depends."""
 _LEVELS = ("level1", "level2", "level3")
 
 
@@ -27,8 +39,15 @@ def kernelbench(row: Row, programs: Path) -> ChosenProgram:
     """A problem, as its source times it."""
     config, cold = row.fields["config"], row.fields["date"] >= _COLD_SINCE
     said = config.removeprefix("torch_compile_").replace("inductor_default", "inductor")
-    made = loop("kernelbench", said, problem_of(row, programs), "cold" if cold else "warm")
-    return ChosenProgram(program=replace(made, is_compiled=is_compiled(row)))
+    path, compiled = problem_of(row, programs), is_compiled(row)
+    made = loop("kernelbench", said, path, "cold" if cold else "warm")
+    if path.is_file() and "torch.rand_mix(" in path.read_text(encoding="utf-8"):
+        made = replace(made, changes=(_RAND_MIX,))
+    is_first = compiled and row.fields["date"] < _STATIC_LAUNCHER_SINCE
+    return ChosenProgram(
+        program=replace(made, is_compiled=compiled),
+        conditions=BEFORE_STATIC_LAUNCHER if is_first else (),
+    )
 
 
 def tritonbench(row: Row, programs: Path) -> ChosenProgram:

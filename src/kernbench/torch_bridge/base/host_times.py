@@ -73,5 +73,6 @@ class HostTimes:
         self.compiled_wrapper_ps = ps(spec.compiled_wrapper_us)
         self.compiled_launch_ps = ps(spec.compiled_launch_us)
         self.compiled_argument_ps = ps(spec.compiled_argument_us)
+        self.compiled_replay_ps = ps(spec.compiled_replay_us)
         self.graph_replay_ps = ps(spec.graph_replay_us)
         self.graph_node_ps = ps(spec.graph_node_us)

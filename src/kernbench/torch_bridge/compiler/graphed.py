@@ -163,9 +163,12 @@ class Graphed:
             self._await_backward()
             return self._model(list(inputs))
         found = self._free_one(key, inputs)
-        for at, given in enumerate(inputs):
-            if self._is_copied(at, given):
-                found.held[at].copy_(given)
+        current().host.owe_tree()
+        copied = [at for at, given in enumerate(inputs) if self._is_copied(at, given)]
+        if copied:
+            # As PyTorch does: one operation for all of them.
+            held = [found.held[at] for at in copied]
+            torch._foreach_copy_(held, [inputs[at] for at in copied])
         found.overwrite()
         found.graph.replay()
         self._await_backward()

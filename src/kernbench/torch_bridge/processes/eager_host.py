@@ -95,6 +95,9 @@ class EagerHost(Host):
         times = self.times
         self._owed_ps += times.compiled_wrapper_ps + num_results * times.compiled_output_ps
 
+    def owe_tree(self) -> None:
+        self._owed_ps += self.times.compiled_replay_ps
+
     def owe_graph(self, num_kernels: int) -> None:
         self._owed_ps += self.times.graph_replay_ps + num_kernels * self.times.graph_node_ps
 

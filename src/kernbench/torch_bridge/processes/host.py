@@ -149,6 +149,9 @@ class Host:
     def owe_wrapper(self, num_results: int) -> None:
         """Owe the Python code that Inductor wrote for a graph, without its launches."""
 
+    def owe_tree(self) -> None:
+        """Owe what a compiled function's replay of a graph takes beside the launch."""
+
     def owe_graph(self, num_kernels: int) -> None:
         """Owe the launch of a graph."""
 

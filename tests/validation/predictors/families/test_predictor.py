@@ -528,9 +528,8 @@ def test_a_compiled_row_changes_what_its_source_had_otherwise_in_our_loops(tmp_p
         "host.compiled_empty_us",
     ]
     later = PREDICTOR.asked(row(tmp_path, **LLAMA, compile="yes (full)"))
-    ((name, later_us),) = later.conditions[1:]
-    assert name == asked.conditions[0][0]
-    assert later_us < asked.conditions[0][1]
+    name, first_us = asked.conditions[0]
+    assert dict(later.conditions)[name] < first_us
     assert PREDICTOR.asked(row(tmp_path, **LLAMA)).conditions == later.conditions[:1]
     # The releases of the rows left convolutions as they were.
     assert "torch.compile(model, options={'layout_optimization': False" in text
@@ -637,3 +636,30 @@ def test_a_row_of_fms_is_the_program_of_plans_with_its_sizes(tmp_path: Path) -> 
     # 400 Gb/s of a node of eight.
     assert asked.conditions == (("links.scale_out.bandwidth_gbps", 6.25),)
     assert config["recompute_share"] == 0.39
+
+
+def test_graphs_of_kernelbench_are_launched_as_its_release_of_pytorch_did(tmp_path: Path) -> None:
+    columns = "level,problem,config,folder,commit,date,hardware,mean_ms"
+    conditions = {}
+    for date in ("2025-07-15", "2025-12-31"):
+        for config in ("torch", "torch_compile_inductor_default"):
+            line = f"level1,19_ReLU.py,{config},H100,6e6fca9c,{date},NVIDIA H100 80GB HBM3,1"
+            (asked,) = rows_of(tmp_path, f"{columns}\n", line)
+            conditions[date[:7], config[6:]] = dict(PREDICTOR.asked(asked).conditions)
+    first = conditions.pop(("2025-07", "compile_inductor_default"))
+    assert not any(conditions.values())
+    assert first.keys() == {"host.compiled_launch_us", "host.compiled_call_us"}
+
+
+def test_problems_of_kernelbench_find_what_its_tools_add_to_torch(tmp_path: Path) -> None:
+    columns = "level,problem,config,folder,commit,date,hardware,mean_ms"
+    line = "level1,19_ReLU.py,torch,H100,016b0859,2025-07-21,NVIDIA H100 PCIe,1"
+    (asked,) = rows_of(tmp_path, f"{columns}\n", line)
+    predictor = ProgramPredictor(presets(), ProgramFiles(folder=tmp_path))
+    problem = folder_of(tmp_path, "KernelBench", "016b0859") / "KernelBench/level1/19_ReLU.py"
+    problem.parent.mkdir(parents=True)
+    for text, is_added in (("x = torch.rand_mix(2, 3)", True), ("x = torch.rand(2, 3)", False)):
+        problem.write_text(text)
+        said = predictor.asked(asked).program.text()
+        compile(said, "the loop", "exec")
+        assert ("torch.rand_mix = " in said) == is_added
