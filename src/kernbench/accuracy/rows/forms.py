@@ -107,6 +107,16 @@ FORMS = (
     ),
     Form(
         category=Category.PROGRAMS,
+        columns=("run_id", "problem", "label"),
+        op="problem",
+        device="gpu",
+        source="=kernelbench.com",
+        time=("ms",),
+        together=("problem", "label"),
+        shown=("run_id", "label"),
+    ),
+    Form(
+        category=Category.PROGRAMS,
         columns=("metric", "value", "unit"),
         op="program",
         time=("derived_step_time_s",),
