@@ -76,6 +76,16 @@ SOURCES = (
         commits=("516e01b2", "90dcf41e"),
         paths=("geak_eval/data/ROCm/data/ROCm_v1",),
     ),
+    Source(
+        owner="Infatoshi",
+        name="kernelbench.com",
+        commits=("c7d92211",),
+        paths=(
+            "benchmarks/hard/problems-h100",
+            "benchmarks/hard/problems-rtxpro6000",
+            "public/runs",
+        ),
+    ),
 )
 
 

@@ -40,5 +40,15 @@ FORMS = (
         may_lack_time=True,
         shown=("branch", "kernel", "params"),
     ),
+    Form(
+        category=Category.PROGRAMS,
+        columns=("run_id", "problem", "label"),
+        op="problem",
+        device="gpu",
+        source="=kernelbench.com",
+        time=("ms",),
+        together=("problem", "label"),
+        shown=("run_id", "label"),
+    ),
     *OF_USERS,
 )

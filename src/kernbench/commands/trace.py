@@ -270,6 +270,9 @@ class Reduce:
 
     With ``scan`` (``forward``, or ``reverse`` from the far end) it is ``tt.scan``: what is combined
     so far is kept at every element, and destinations have the shape of their inputs.
+
+    ``vector`` is how many elements of its tile each thread of a GPU has in a row; 0 where a product
+    left them, and for a scan.
     """
 
     dsts: tuple[Tile, ...]
@@ -279,6 +282,7 @@ class Reduce:
     line: SourceLine
     region: CombineRegion | None = None
     scan: str = ""
+    vector: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

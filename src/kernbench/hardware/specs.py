@@ -59,6 +59,9 @@ class MathRates(Spec):
     """From one dtype to another."""
     reduce: Count
     """Operands of sums, maxima and scans."""
+    exchange: Count = 32
+    """Values that lanes of a warp exchange, as reductions do. The default: CUDA C++ Programming
+    Guide, warp shuffles per clock cycle per multiprocessor."""
 
 
 class MathSpec(Spec):
@@ -191,6 +194,9 @@ class MathEnergies(Spec):
     """From one dtype to another."""
     reduce: NotNegative
     """Operands of sums, maxima and scans."""
+    exchange: Count = 32
+    """Values that lanes of a warp exchange, as reductions do. The default: CUDA C++ Programming
+    Guide, warp shuffles per clock cycle per multiprocessor."""
 
 
 class PowerSpec(Spec):

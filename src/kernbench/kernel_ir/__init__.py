@@ -7,6 +7,7 @@ from kernbench.kernel_ir.analysis.footprints import (
     out_of_bounds,
     touched,
 )
+from kernbench.kernel_ir.analysis.layouts import reduced_bits
 from kernbench.kernel_ir.analysis.matrix_units import (
     NO_CUDA,
     MatrixUnit,
@@ -72,6 +73,7 @@ __all__ = [
     "multiplies_as_float16",
     "out_of_bounds",
     "parse_module",
+    "reduced_bits",
     "tcm_use",
     "touched",
     "wrap",

@@ -126,6 +126,7 @@ class KernelBinary:
             tile_registers=use.of_largest_tile(threads),
             shared_bytes=sum(tile.total_bytes for tile in tiles),
             architecture=architecture,
+            multiplies=use.multiplies,
         )
 
 

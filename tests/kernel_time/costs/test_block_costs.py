@@ -14,7 +14,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kernbench import RuntimeContext
-from kernbench.commands import Loop
+from kernbench.commands import Loop, Reduce, SourceLine, Tile
+from kernbench.dtypes import float32
 from kernbench.hardware import SipSpec, load_machine
 from kernbench.kernel_ir import NO_CUDA
 from kernbench.kernel_time import ThreadBlock
@@ -98,8 +99,46 @@ def test_a_tile_that_no_thread_can_hold_leaves_few_registers() -> None:
     given_up = replace(fits, tile_registers=256)
     assert resident_blocks(given_up, H100) == 16
     assert spilled_registers(given_up, H100) == 290
-    # That is ptxas; other compilers spill what they have no registers for.
-    assert spilled_registers(replace(given_up, architecture=NO_CUDA), H100) == 290 - 255
+    # That is ptxas; AMD's compiler spills what it has no registers for. Vector instructions reach
+    # half of them.
+    of_amd, cdna = replace(given_up, architecture=NO_CUDA), load_machine("mi300x", 1).sip
+    assert spilled_registers(of_amd, cdna) == 290 - 256
+    assert spilled_registers(replace(of_amd, multiplies=True), cdna) == 0
+
+
+# The wave waits for each register that it reads back, twice for each that is spilled.
+def test_a_wave_waits_for_what_it_spilled() -> None:
+    cdna = load_machine("mi300x", 1).sip
+    assert cdna.pe.warps is not None
+    block = replace(ONE, registers=256 + 100, architecture=NO_CUDA)
+    waits = 2 * 100 * cdna.pe.warps.cache_latency_cycles
+    assert BlockCosts(block, cdna.pe.warps, cdna).spill_ps == cdna.cycles_ps(waits)
+
+
+def exchanged(sip: SipSpec, shape: tuple[int, ...], axis: int, vector: int) -> int:
+    """Return the cycles of what lanes and warps of one block exchange for a sum."""
+    assert sip.pe.warps is not None
+    values = Tile(0, shape, float32)
+    summed = Tile(1, (*shape[:axis], *shape[axis + 1 :]), float32)
+    line = SourceLine("", 0)
+    command = Reduce((summed,), "arith.addf", (values,), axis, line, vector=vector)
+    costs = BlockCosts(ONE, sip.pe.warps, sip)
+    rate = sip.pe.math.elements_per_clock.exchange
+    return round(costs.exchange_ps(command, rate) / sip.cycles_ps(1000) * 1000)
+
+
+# 128 threads with 4 values in a row: a row of 128 is one warp's, and 64 rows leave each thread 16.
+def test_only_what_threads_cannot_add_up_themselves_is_exchanged() -> None:
+    rate = H100.pe.math.elements_per_clock.exchange
+    # Five times half of a warp with the other half.
+    rows = exchanged(H100, (64, 128), 1, 4)
+    assert rows == pytest.approx(64 * 32 * 5 / rate, rel=0.01)
+    # Lanes are along columns: rows are added up in threads, and once among four warps.
+    assert exchanged(H100, (64, 128), 0, 4) == pytest.approx(512 * 26 / rate, rel=0.01)
+    # Pairs next to each other are of one thread, 4 apart of two lanes, 128 apart of two warps.
+    pairs = [exchanged(H100, (4096 // inner // 2, 2, inner), 1, 4) for inner in (1, 4, 128, 512)]
+    assert pairs == [0, 4096 // rate, 4096 * 26 // rate, 0]
+    assert exchanged(H100, (64, 128), 1, 0) == 0
 
 
 def test_spilled_registers_leave_an_sm_that_has_no_room_for_them() -> None:

@@ -75,7 +75,7 @@ class Family(StrEnum):
 
 def family_of(row: Row) -> Family:
     """Return the family of a row of programs."""
-    if row.source in ("geak", "tritonbench"):
+    if row.source in ("geak", "kernelbench.com", "tritonbench"):
         return Family.OPERATIONS if row.fields.get("part") == "perf_T" else Family.KERNELS
     if row.source == "kernelbench":
         return Family.COMPILED_OPERATIONS if is_compiled(row) else Family.OPERATIONS

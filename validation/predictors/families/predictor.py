@@ -38,6 +38,7 @@ ADAPTERS = {
     "kernelbench": f"{_ROOM}.public:kernelbench",
     "tritonbench": f"{_ROOM}.public:tritonbench",
     "geak": f"{_ROOM}.public:geak",
+    "kernelbench.com": f"{_ROOM}.public:agents",
 }
 """Who says what is run for a row, by source."""
 Adapter = Callable[[Row, Path], ChosenProgram]

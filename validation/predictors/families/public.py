@@ -1,4 +1,4 @@
-"""Benchmarks of many programs at the rows' commits: KernelBench, TritonBench and GEAK-eval."""
+"""Benchmarks of many programs at the rows' commits, and kernels of agents on kernelbench.com."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ _RAND_MIX = (
 )
 """Problems of two commits draw inputs by what the source's ``utils.py`` adds to ``torch``: a tensor
 of some distribution, on which no time depends."""
+_DEVICES = {"h100": "NVIDIA H100 PCIe", "rtxpro6000": "RTX-PRO-6000-Server"}
+"""The boards of kernelbench.com: its peak of memory says which H100."""
 _LEVELS = ("level1", "level2", "level3")
 
 
@@ -63,3 +65,19 @@ def geak(row: Row, programs: Path) -> ChosenProgram:
     folder, name = clone / "geak_eval/data/ROCm/data/ROCm_v1", Path(row.fields["path"]).stem
     made = loop("geak", folder, name, row.fields["params"])
     return ChosenProgram(program=replace(made, of_kernels=True))
+
+
+def agents(row: Row, programs: Path) -> ChosenProgram:
+    """A kernel that an agent wrote, on one shape of its problem."""
+    clone = folder_of(programs, "kernelbench.com", "c7d92211")
+    gpu, run = row.fields["gpu"], f"{row.fields['run_id']}_solution.py.txt"
+    files = [clone / "public/runs" / each for each in (f"{gpu}/{run}", run)]
+    solution = next((each for each in files if each.is_file()), files[-1])
+    if not solution.is_file():
+        raise ProgramError(f"its repository has no solution of {row.op}")
+    text = solution.read_text(encoding="utf-8")
+    if "@triton.jit" not in text or "__global__" in text:
+        raise ProgramError("its kernels are in CUDA, or of a package that is none of Triton's")
+    where = solution.relative_to(clone)
+    made = loop("agents", clone, f"problems-{gpu}", row.op, where, row.fields["idx"])
+    return ChosenProgram(program=made, device=_DEVICES[gpu])

@@ -75,6 +75,10 @@ class LiveTiles:
         spans = self._live(set(largest))
         return [(value, size, spans[root]) for root, (size, value) in largest.items()]
 
+    def share(self, value: Value, other: Value) -> bool:
+        """Return whether two values have one place."""
+        return self._root(value) is self._root(other)
+
     def span(self, op: Op) -> LiveSpan:
         """Return an operation and everything nested in it."""
         return self._spans[op]

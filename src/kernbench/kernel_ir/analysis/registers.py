@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from kernbench.kernel_ir.analysis.layouts import reduced_bits, vectors_of_reductions
 from kernbench.kernel_ir.analysis.live_tiles import LiveSpan, LiveTiles, is_structured, most_at_once
 from kernbench.kernel_ir.analysis.pipelining import DOTS, LOOPS, pipelined_loads
 from kernbench.kernel_ir.text.ir import Function, Op, Value
@@ -51,6 +53,10 @@ class RegisterUse:
 
     fragments: tuple[tuple[int, int], ...] = ()
     """Rows and bytes of first factors that a loop uses in every iteration."""
+    summed: tuple[SummedTile, ...] = ()
+    """Live tiles of what smaller ones repeat, and that nothing but a reduction reads."""
+    multiplies: bool = False
+    """Whether it has a product."""
 
     def per_thread(self, num_threads: int, num_warps: int = 0) -> int:
         """Return the registers that each thread of a program would like to have.
@@ -58,7 +64,8 @@ class RegisterUse:
         Of ``num_warps`` that multiply from registers, each keeps its rows of such factors there; 0
         where the matrix unit reads shared memory.
         """
-        tiles = -(-self.live_bytes // (4 * num_threads))
+        live = self.live_bytes - sum(each.never_whole(num_threads) for each in self.summed)
+        tiles = -(-live // (4 * num_threads))
         pointers = _PER_POINTER * -(-self.pointers // num_threads)
         if not num_warps:
             return _BASE + tiles + pointers
@@ -73,6 +80,23 @@ class RegisterUse:
         return -(-self.unlooped_bytes // (4 * num_threads))
 
 
+@dataclass(frozen=True, slots=True)
+class SummedTile:
+    """A tile of what smaller ones repeat, as a product is, for a reduction alone."""
+
+    shape: tuple[int, ...]
+    axis: int
+    vector: int
+    """How many elements each thread has in a row."""
+    itemsize: int
+
+    def never_whole(self, num_threads: int) -> int:
+        """Return the bytes that no register holds, as each thread adds up its part at once."""
+        size = math.prod(self.shape) * self.itemsize
+        within, _, _ = reduced_bits(self.shape, self.axis, self.vector, num_threads, 1)
+        return size - (size >> within)
+
+
 NO_REGISTERS = RegisterUse(0, 0)
 
 
@@ -83,8 +107,10 @@ def register_use(function: Function) -> RegisterUse:
     largest = 0 if loops else max(map(_bytes, held), default=0)
     if 2 * _stored_bytes(function) < largest:
         largest = 3 * largest // 4
-    live, pointers = _live_bytes(function, held), _pointers(function)
-    return RegisterUse(live, pointers, largest, tuple(_fragments(function)))
+    live, summed = _live(function, held)
+    multiplies = any(op.name in DOTS for op in function.body.walk())
+    fragments = tuple(_fragments(function))
+    return RegisterUse(live, _pointers(function), largest, fragments, summed, multiplies)
 
 
 def _held(function: Function) -> list[Value]:
@@ -99,16 +125,26 @@ def _held(function: Function) -> list[Value]:
         if loop.name == "scf.for"
         for load in pipelined_loads(loop)
     }
+    computed = set(_computed_integers(function))
     return [
         result
         for op in function.body.walk()
         if op.name not in _FREE and op not in staged and not op.regions
         for result in op.results
         if result.type.shape
-        and (result.type.is_float or op.name == "tt.load")
+        and (result.type.is_float or op.name == "tt.load" or result in computed)
         and not _only_multiplied(result, readers)
         and not _narrows(op, readers)
     ]
+
+
+def _computed_integers(function: Function) -> Iterator[Value]:
+    """Yield integers that are computed of what is loaded, and are no indices."""
+    data: set[Value] = set()
+    for op in function.body.walk():
+        if op.name == "tt.load" or not data.isdisjoint(op.operands):
+            data.update(op.results)
+            yield from (each for each in op.results if each.type.is_int)
 
 
 def _fragments(function: Function) -> Iterator[tuple[int, int]]:
@@ -134,9 +170,10 @@ def _stored_bytes(function: Function) -> int:
     return max((_bytes(value) for value in stored if value not in loaded), default=0)
 
 
-def _live_bytes(function: Function, held: Sequence[Value]) -> int:
+def _live(function: Function, held: Sequence[Value]) -> tuple[int, tuple[SummedTile, ...]]:
+    """Return the bytes where most are live, and which of these tiles only a reduction reads."""
     if not is_structured(function):
-        return max((_bytes(value) for value in held), default=0)
+        return max((_bytes(value) for value in held), default=0), ()
     tiles = LiveTiles(function)
     # Compilers interleave operations on single elements: what only these read is never whole.
     whole = [tiles.span(op).first for op in function.body.walk() if not _is_elementwise(op)]
@@ -151,7 +188,32 @@ def _live_bytes(function: Function, held: Sequence[Value]) -> int:
         for value, size, span in spans
     )
     sizes = {value: size for value, size, _ in spans}
-    return sum(sizes[value] for value in live)
+    summed = tuple(
+        tile
+        for value, tile in _summed(function).items()
+        if any(tiles.share(value, each) for each in live)
+    )
+    return sum(sizes[value] for value in live), summed
+
+
+def _summed(function: Function) -> dict[Value, SummedTile]:
+    """Return the tiles that are computed of smaller ones and that one reduction alone reads."""
+    uses = Counter(value for op in function.body.walk() for value in op.operands)
+    repeated, computed = set(), set()
+    for op in function.body.walk():
+        if op.name == "tt.broadcast":
+            repeated.update(op.results)
+        elif _is_elementwise(op) and not (repeated | computed).isdisjoint(op.operands):
+            computed.update(op.results)
+    summed = {}
+    for op, vector in vectors_of_reductions(function.body).items():
+        axis = op.attrs.get("axis")
+        for value in op.operands:
+            dtype = value.type.dtype
+            if value in computed and uses[value] == 1 and dtype is not None and vector:
+                assert isinstance(axis, int)
+                summed[value] = SummedTile(value.type.shape, axis, vector, dtype.itemsize)
+    return summed
 
 
 def _is_elementwise(op: Op) -> bool:

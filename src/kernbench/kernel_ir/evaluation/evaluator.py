@@ -7,6 +7,7 @@ path together is decided in :mod:`kernbench.kernel_ir.evaluate`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from kernbench.commands import (
 )
 from kernbench.dtypes import DType, bool_, int64
 from kernbench.errors import NeedsDataError, UnsupportedOpError, UsageError, nearest
+from kernbench.kernel_ir.analysis.layouts import vectors_of_reductions
 from kernbench.kernel_ir.evaluation import integers
 from kernbench.kernel_ir.evaluation.hints import note_hints
 from kernbench.kernel_ir.evaluation.values import (
@@ -151,6 +153,11 @@ class Evaluator:
         kernel = self.module.kernel
         self.run_region(kernel.body, self._arguments(kernel, ints))
         return self.finished(self.commands)
+
+    @cached_property
+    def vectors_of_reductions(self) -> Mapping[Op, int]:
+        """How many elements of each reduction's tile a thread of a GPU has in a row."""
+        return vectors_of_reductions(self.module.kernel.body)
 
     def finished(self, commands: list[Command]) -> tuple[Command, ...]:
         """Return the commands of a body that has been evaluated."""

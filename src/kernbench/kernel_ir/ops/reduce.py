@@ -87,7 +87,10 @@ def _reduce(run: Evaluator, op: Op) -> None:
         if len(inputs) > 1:
             # Where a maximum stands so far is not where it stands in the end.
             combine, region = None, build_region(run, op)
-    run.commands.append(Reduce(dsts, combine or "region", inputs, axis, op.line, region, scan))
+    vector = run.vectors_of_reductions.get(op, 0)
+    run.commands.append(
+        Reduce(dsts, combine or "region", inputs, axis, op.line, region, scan, vector)
+    )
     for result, dst in zip(op.results, dsts, strict=True):
         run.set(result, dst)
 

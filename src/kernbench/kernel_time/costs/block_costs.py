@@ -9,10 +9,18 @@ with one warp per scheduler, products and vector math alternate instead of overl
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
+from kernbench.commands import Reduce
 from kernbench.hardware import SipSpec, WarpSpec, ceil_ps
-from kernbench.kernel_ir import NO_CUDA, MatrixUnit, matrix_unit, multiplies_as_float16
+from kernbench.kernel_ir import (
+    NO_CUDA,
+    MatrixUnit,
+    matrix_unit,
+    multiplies_as_float16,
+    reduced_bits,
+)
 from kernbench.kernel_time.conditions import ThreadBlock
 from kernbench.kernel_time.costs.shared_cache import SharedCache, kept_share, still_there
 
@@ -47,6 +55,10 @@ Architecture, 2024."""
 _TENSOR_MEMORY, _TENSOR_MEMORY_CYCLES = 100, 150
 """From that architecture on, results of products that all warps make are in memory of their own:
 assumed, for the barrier that says so and the loads from there."""
+_CROSSING_EXCHANGES = 26
+"""What a value takes that goes to other warps through shared memory, in exchanges between lanes:
+it is written, read, combined, written and read again, by lanes whose addresses lie vectors apart.
+Source: GEAK-eval's sorts and products by sums on an MI300X (docs/model/kernels.md)."""
 _SHUFFLE_CYCLES, _SHUFFLES, _BARRIER_CYCLES = 24, 5, 60
 """A reduction exchanges halves of a warp, step by step, and then one value per warp."""
 
@@ -89,7 +101,12 @@ def spilled_registers(block: ThreadBlock, sip: SipSpec) -> int:
     """Return how many of the registers that each thread would like to have are in memory."""
     if gives_up(block, sip):
         return block.registers
-    return max(0, block.registers - registers_of_thread(block, sip))
+    most = registers_of_thread(block, sip)
+    if block.architecture == NO_CUDA and not block.multiplies:
+        # Vector instructions reach half of them, matrix instructions all.
+        assert sip.pe.warps is not None
+        most = min(most, sip.pe.warps.thread_registers // 2)
+    return max(0, block.registers - most)
 
 
 class BlockCosts:
@@ -187,6 +204,22 @@ class BlockCosts:
             return Fraction(1)
         return Fraction(trips + max(num_stages - 1, 0), trips)
 
+    def exchange_ps(self, command: Reduce, elements_per_clock: int) -> int:
+        """Return what lanes and warps exchange for a reduction, besides its arithmetic.
+
+        What a thread can it combines by itself; then lanes exchange all that is left, half a warp
+        with the other half, until one of them has the result, which goes to other warps.
+        """
+        if not command.vector:
+            return 0
+        warps, shape = self._warps, command.inputs[0].shape
+        block = shape, command.axis, command.vector, warps.lanes, self._block.num_warps
+        within, among_lanes, among_warps = reduced_bits(*block)
+        left = Fraction(len(command.inputs) * math.prod(shape), 1 << within)
+        crossing = Fraction(_CROSSING_EXCHANGES if among_warps else 0, 1 << among_lanes)
+        cycles = left * (among_lanes + crossing) / elements_per_clock
+        return self._sip.cycles_ps(ceil_ps(self.slowdown * cycles))
+
     @property
     def reduce_latency_ps(self) -> int:
         """From a reduction's last instruction to when its result is there."""
@@ -195,8 +228,14 @@ class BlockCosts:
 
     @property
     def spill_ps(self) -> int:
-        """What one run of the innermost body moves of registers that threads do not have."""
+        """What one run of the innermost body moves of registers that threads do not have.
+
+        AMD's compiler reads a register back right before its use, and the wave waits.
+        """
         cycles = -(-self._crossing_bytes // self._warps.shared_bytes_per_clock)
+        if self._block.architecture == NO_CUDA:
+            waits = spilled_registers(self._block, self._sip) * (_SPILL_PASSES // 2)
+            cycles = max(cycles, waits * self._warps.cache_latency_cycles)
         return self._sip.cycles_ps(cycles)
 
     def spills_beyond(self, active: int) -> tuple[Fraction, Fraction]:

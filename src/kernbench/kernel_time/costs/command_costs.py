@@ -402,7 +402,11 @@ class CostModel:
             return ceil_ps(math_ps(command.cost, elements, self.sip) * slowdown)
         if isinstance(command, Reduce):
             elements = sum(num_elements(each.shape) for each in command.inputs)
-            return ceil_ps(math_ps(MathClass.REDUCE, elements, self.sip) * slowdown)
+            taken = ceil_ps(math_ps(MathClass.REDUCE, elements, self.sip) * slowdown)
+            if self._block is None:
+                return taken
+            rate = self.sip.pe.math.elements_per_clock.exchange
+            return taken + self._block.exchange_ps(command, rate)
         return 0
 
     def _gemm_ps(self, command: Gemm, copied_bytes: int) -> int:

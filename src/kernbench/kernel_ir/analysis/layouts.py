@@ -1,0 +1,82 @@
+"""How the elements of a tile lie in the threads of a GPU, as far as that says what reducing costs.
+
+Triton lays a tile as its widest load brings it: each thread has some elements next to each other,
+the lanes of a warp go on from there, then the warps of the block, and what is left lies in further
+registers of each thread. A tile that a product leaves lies otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+
+from kernbench.kernel_ir.analysis.pipelining import DOTS
+from kernbench.kernel_ir.text.ir import Op, Region, Value
+
+_ACCESS_BYTES = 16
+"""The widest access of one thread."""
+_LOADS = ("tt.load", "tt.descriptor_load", "tt.experimental_descriptor_load")
+
+
+def vectors_of_reductions(body: Region) -> dict[Op, int]:
+    """Return for each ``tt.reduce`` how many elements of its tile each thread has in a row.
+
+    0 where the tile is what a product left, or made of it.
+    """
+    known: dict[Value, int] = {}
+    reductions: dict[Op, int] = {}
+    _visit(body, known, reductions)
+    return reductions
+
+
+def _visit(region: Region, known: dict[Value, int], reductions: dict[Op, int]) -> None:
+    for op in (op for block in region.blocks for op in block.ops):
+        widths = [known[each] for each in op.operands if each in known]
+        width = None if not widths else 0 if 0 in widths else max(widths)
+        if op.name in DOTS:
+            width = 0
+        elif op.name in _LOADS and op.results[0].type.dtype is not None:
+            width = max(_ACCESS_BYTES // op.results[0].type.dtype.itemsize, 1)
+        if op.name == "tt.reduce":
+            dtype = op.operands[0].type.dtype
+            itemsize = 4 if dtype is None else dtype.itemsize
+            reductions[op] = max(_ACCESS_BYTES // itemsize, 1) if width is None else width
+        last: tuple[Value, ...] = ()
+        for inner in op.regions:
+            if op.name == "scf.for":
+                carried = zip(op.operands[3:], inner.entry.args[1:], strict=False)
+                known.update({arg: known[init] for init, arg in carried if init in known})
+            _visit(inner, known, reductions)
+            last = inner.entry.ops[-1].operands if inner.blocks and inner.entry.ops else ()
+        for result, value in zip(op.results, last, strict=False):
+            if value in known:
+                known[result] = known[value]
+        if width is not None:
+            known.update((each, width) for each in op.results if each not in known)
+
+
+def reduced_bits(
+    shape: tuple[int, ...], axis: int, vector: int, lanes: int, num_warps: int
+) -> tuple[int, int, int]:
+    """Return how often a reduction halves a tile inside of threads, among lanes, among warps.
+
+    >>> reduced_bits((8192,), 0, 4, 32, 8)
+    (5, 5, 3)
+    >>> reduced_bits((32, 2, 16), 1, 4, 32, 4)
+    (0, 1, 0)
+    """
+    inner = _log2(math.prod(shape[axis + 1 :]))
+    first, last = inner, inner + _log2(shape[axis])
+    size = _log2(math.prod(shape))
+    threads = min(_log2(lanes * num_warps), size)
+    own = min(_log2(vector), size - threads)
+    of_lanes = _overlap(first, last, own, own + min(_log2(lanes), threads))
+    of_warps = _overlap(first, last, own + _log2(lanes), own + threads)
+    return last - first - of_lanes - of_warps, of_lanes, of_warps
+
+
+def _overlap(first: int, last: int, begin: int, end: int) -> int:
+    return max(0, min(last, end) - max(first, begin))
+
+
+def _log2(count: int) -> int:
+    return max(count - 1, 0).bit_length()
