@@ -63,7 +63,7 @@ class Executor:
         self._memory: dict[int, Tensor] = {}
         self._launcher: Any = active_launcher()
         try:
-            self._binaries = [
+            self.binaries = [
                 build_binary(
                     turned(str(each["ttir"])) if backwards else str(each["ttir"]),
                     str(each["name"]),
@@ -196,7 +196,7 @@ class Executor:
                     ctypes.memset(storage.data_ptr(), _POISON, storage.nbytes())
 
     def _launch(self, step: dict[str, Any]) -> None:
-        binary = self._binaries[step["kernel"]]
+        binary = self.binaries[step["kernel"]]
         x, y, z = step["grid"]
         grid = check_grid(binary.name, (x, y, z), ("kernbench", (MAX_PROGRAMS,) * 3))
         binary.check_room(self._launcher)

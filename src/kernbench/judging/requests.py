@@ -754,6 +754,7 @@ def _machine_time(
         floor_ns=floor,
         own_share=round(own_share, 4),
         kernels=mine.kernels,
+        gains=mine.gains,
         remarks=remarks,
     )
 

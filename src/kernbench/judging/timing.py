@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from kernbench.analysis import lines_of_kernels
 from kernbench.judging.evidence import descriptions
 from kernbench.judging.executing import Executor
 from kernbench.judging.record import Record
-from kernbench.judging.verdict import TimedKernel
+from kernbench.judging.verdict import Gain, KernelResources, TimedKernel, TimedLine
 from kernbench.op_log import Instance, Limit, covered_ps
 from kernbench.report import HOST, kind_of, range_of
 from kernbench.torch_bridge import unseen
+from kernbench.triton_backend import active_launcher
 
 if TYPE_CHECKING:
+    from kernbench.analysis import KernelLines
     from kernbench.runtime_api import RuntimeContext
+    from kernbench.triton_backend import KernelBinary
 
+_MOST_LINES = 3
 _FLUSHED_BYTES = 256 << 20
 """What is written before, as Triton's ``do_bench`` does: the cache is cold, the host is ahead."""
 
@@ -33,6 +40,7 @@ class TimedRecord:
     low_ns: float | None
     high_ns: float | None
     kernels: list[TimedKernel]
+    gains: list[Gain]
     unwritten: str
     """Which part of its results nothing writes; empty if none."""
 
@@ -73,7 +81,9 @@ def time_record(context: RuntimeContext, record: Record, rank: int) -> TimedReco
     kinds = {kind: ps * busy_ps / total_ps for kind, ps in kinds.items()}
     kinds[HOST] = max(time_ps - busy_ps, 0)
     found = range_of(time_ps / 1000, kinds, context.machine.spec.name)
-    own = {each["name"] for each in record.kernels}
+    own = {binary.name: binary for binary in executor.binaries}
+    shown = lines_of_kernels(log, [each for each in by_name if each in own])
+    lines = {each["kernel"]: each for each in shown}
     kernels = [
         TimedKernel(
             name=name,
@@ -82,16 +92,61 @@ def time_record(context: RuntimeContext, record: Record, rank: int) -> TimedReco
             share=round(sum(map(_length_ps, uses)) / total_ps, 4),
             bound_by=_bound_by(uses),
             is_own=name in own,
+            ceiling_ns=sum(each.template.bound_ps for each in uses) / 1000,
+            resources=_resources(own[name], context) if name in own else None,
+            lines=_costliest(lines[name]) if name in lines else [],
         )
         for name, uses in by_name.items()
     ]
+    kernels.sort(key=lambda each: -each.time_ns)
     return TimedRecord(
         time_ps / 1000,
         found["low_ns"] if found else None,
         found["high_ns"] if found else None,
-        sorted(kernels, key=lambda each: -each.time_ns),
+        kernels,
+        sorted(_gains(kernels, (time_ps - busy_ps) / 1000), key=lambda each: -each.gain_ns),
         executor.unwritten(),
     )
+
+
+def _costliest(kernel: KernelLines) -> list[TimedLine]:
+    known = [each for each in kernel["lines"] if each["line"] and each["time_ns"]]
+    known.sort(key=lambda each: -each["time_ns"])
+    return [
+        TimedLine(
+            f"{Path(each['file']).name}:{each['line']}",
+            round(each["time_ns"] / kernel["time_ns"], 4),
+            each["engine"],
+        )
+        for each in known[:_MOST_LINES]
+    ]
+
+
+def _resources(binary: KernelBinary, context: RuntimeContext) -> KernelResources:
+    launcher, sip = active_launcher(), context.machine.sip_at(0)
+    warps, architecture = sip.pe.warps, launcher.cuda_architecture
+    block = None
+    if warps is not None and architecture is not None:
+        block = binary.thread_block(architecture, warps.lanes)
+    resident = launcher.most_resident(binary) // launcher.num_pes()
+    return KernelResources(
+        registers=block.registers if block else None,
+        shared_bytes=block.shared_bytes if block else None,
+        num_warps=binary.num_warps,
+        resident=resident,
+        occupancy=round(resident * binary.num_warps / warps.resident, 4) if warps else None,
+    )
+
+
+def _gains(kernels: list[TimedKernel], gaps_ns: float) -> Iterator[Gain]:
+    """Yield what would be saved at most: kernels at their peaks, and nothing between launches."""
+    for each in kernels:
+        if each.ceiling_ns and each.time_ns > each.ceiling_ns:
+            what = f"{each.name} at the peak of what it needs most"
+            yield Gain(what, each.time_ns - each.ceiling_ns)
+    launches = sum(each.launches for each in kernels)
+    if launches > 1 and gaps_ns > 0:
+        yield Gain(f"no gaps around {launches} launches, as in one kernel or a graph", gaps_ns)
 
 
 def _ends_ps(each: Instance, rank: int) -> int:

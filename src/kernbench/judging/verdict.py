@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from typing import Any, get_args, get_origin, get_type_hints
@@ -14,6 +16,7 @@ SCHEMA = "kernbench.judge/1"
 """The name and version of the JSON form; the version grows when a key changes its meaning."""
 _MOST_LINES = 40
 _MOST_KERNELS = 5
+_MOST_GAINS = 3
 
 
 class Outcome(StrEnum):
@@ -63,6 +66,40 @@ class SizeResult:
 
 
 @dataclass
+class TimedLine:
+    """A line of a kernel in modeled time."""
+
+    line: str
+    """``file:line``."""
+    share: float
+    """Of the kernel's time."""
+    engine: str
+    """What it keeps busy longest."""
+
+
+@dataclass
+class KernelResources:
+    """What a program of a kernel takes of a streaming multiprocessor (another machine: of a PE)."""
+
+    registers: int | None
+    """Of each thread, as many as its tiles want; None: the machine has no threads."""
+    shared_bytes: int | None
+    num_warps: int
+    resident: int
+    """Programs that run at a time on one."""
+    occupancy: float | None
+    """Their warps, of the most that there may be."""
+
+
+@dataclass
+class Gain:
+    """What a candidate would save, at most."""
+
+    what: str
+    gain_ns: float
+
+
+@dataclass
 class TimedKernel:
     """One kernel of the candidate in modeled time."""
 
@@ -73,6 +110,12 @@ class TimedKernel:
     bound_by: str
     is_own: bool
     """Whether the candidate wrote it; False: a library's."""
+    ceiling_ns: float = 0.0
+    """Its least time at the machine's peak rates; 0: not known."""
+    resources: KernelResources | None = None
+    """None of a library's."""
+    lines: list[TimedLine] = field(default_factory=list)
+    """The costliest three of its own."""
 
 
 @dataclass
@@ -100,6 +143,8 @@ class MachineTime:
     own_share: float
     """The part of the time that the candidate's own kernels have."""
     kernels: list[TimedKernel]
+    gains: list[Gain] = field(default_factory=list)
+    """The largest first."""
     remarks: list[str] = field(default_factory=list)
 
 
@@ -165,7 +210,13 @@ class Verdict:
             plain["failure"] = Failure(**plain["failure"])
         plain["sizes"] = [SizeResult(**each) for each in plain["sizes"]]
         plain["times"] = [
-            MachineTime(**{**each, "kernels": [TimedKernel(**k) for k in each["kernels"]]})
+            MachineTime(
+                **{
+                    **each,
+                    "kernels": [_kernel_of(k) for k in each["kernels"]],
+                    "gains": [Gain(**g) for g in each["gains"]],
+                }
+            )
             for each in plain["times"]
         ]
         return cls(**plain)
@@ -181,11 +232,17 @@ class Verdict:
             lines += [f"- written by {failure.line}"] if failure.line else []
         for each in self.times:
             lines += ["", f"{each.machine}, size {each.size}: {speed_line(each)}", ""]
-            lines += ["| kernel | time | share | bound by |", "| --- | --- | --- | --- |"]
+            lines += ["| kernel | time | share | bound by | at its peak |", "|" + " --- |" * 5]
             lines += [
                 f"| {k.name}{'' if k.is_own else ' (library)'} | {format_ns(k.time_ns)} "
-                f"| {k.share:.0%} | {k.bound_by} |"
+                f"| {k.share:.0%} | {k.bound_by} "
+                f"| {format_ns(k.ceiling_ns) if k.ceiling_ns else ''} |"
                 for k in each.kernels[:_MOST_KERNELS]
+            ]
+            lines += [""]
+            lines += [line for k in each.kernels[:2] for line in _about(k)]
+            lines += [
+                f"- at most {format_ns(g.gain_ns)} less: {g.what}" for g in each.gains[:_MOST_GAINS]
             ]
             lines += [f"- {remark}" for remark in each.remarks]
         counts = {each.outcome for each in self.sizes}
@@ -195,6 +252,66 @@ class Verdict:
         if len(lines) > _MOST_LINES:
             lines = [*lines[: _MOST_LINES - 1], "- more in the JSON"]
         return "\n".join(lines) + "\n"
+
+
+def _kernel_of(given: dict[str, Any]) -> TimedKernel:
+    resources = given["resources"] and KernelResources(**given["resources"])
+    lines = [TimedLine(**each) for each in given["lines"]]
+    return TimedKernel(**{**given, "resources": resources, "lines": lines})
+
+
+def _about(kernel: TimedKernel) -> list[str]:
+    """Return what a program of a kernel takes, and its costliest lines."""
+    lines = []
+    taken = kernel.resources
+    if taken is not None:
+        parts = [f"{taken.num_warps} warps"]
+        if taken.registers is not None and taken.shared_bytes is not None:
+            parts += [f"{taken.registers} registers a thread", f"{taken.shared_bytes:,} B shared"]
+        parts.append(f"{taken.resident} programs at a time")
+        if taken.occupancy is not None:
+            parts.append(f"occupancy {taken.occupancy:.0%}")
+        lines.append(f"- {kernel.name}: {', '.join(parts)}")
+    if kernel.lines:
+        costs = [f"{each.line} {each.share:.0%} ({each.engine})" for each in kernel.lines]
+        lines.append(f"- costliest lines of {kernel.name}: {', '.join(costs)}")
+    return lines
+
+
+def beside_markdown(verdicts: Sequence[Verdict]) -> str:
+    """Return candidates beside each other, a row for each machine and candidate, the fastest first.
+
+    Those that are right come first.
+    """
+    rows = ["| candidate | verdict | time | range | speed-up | bound by | costliest line |"]
+    rows += ["|" + " --- |" * 7]
+    machines = dict.fromkeys(time.machine for each in verdicts for time in each.times)
+    for machine in machines or [""]:
+        if len(machines) > 1:
+            rows.append(f"| **{machine}** |" + " |" * 6)
+        timed = [(each, _time_on(each, machine)) for each in verdicts]
+        timed.sort(key=lambda pair: (not pair[0].is_right, pair[1].time_ns if pair[1] else 0.0))
+        for verdict, time in timed:
+            cells = [os.path.basename(verdict.candidate), str(verdict.outcome)]  # noqa: PTH119
+            cells += [""] * 5 if time is None else _cells(time)
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows[:_MOST_LINES]) + "\n"
+
+
+def _time_on(verdict: Verdict, machine: str) -> MachineTime | None:
+    return next((each for each in verdict.times if each.machine == machine), None)
+
+
+def _cells(time: MachineTime) -> list[str]:
+    low, high = time.low_ns, time.high_ns
+    kernel = time.kernels[0] if time.kernels else None
+    return [
+        format_ns(time.time_ns),
+        "" if low is None or high is None else f"{format_ns(low)} to {format_ns(high)}",
+        "" if time.speedup is None else f"{time.speedup:.2f}x",
+        kernel.bound_by if kernel else "",
+        kernel.lines[0].line if kernel and kernel.lines else "",
+    ]
 
 
 def speed_line(time: MachineTime) -> str:

@@ -120,7 +120,7 @@ def judge_all(options: JudgeOptions) -> int:
     plain: Any = [each.to_dict() for each in verdicts]
     texts = {
         options.json: json.dumps(plain if len(plain) > 1 else plain[0], indent=2) + "\n",
-        options.markdown: "\n".join(each.to_markdown() for each in verdicts),
+        options.markdown: as_markdown(verdicts),
     }
     for where, text in texts.items():
         if where == STDOUT:
@@ -132,6 +132,14 @@ def judge_all(options: JudgeOptions) -> int:
     if STDOUT not in texts:
         print_verdicts(verdicts)
     return max(each.exit_code for each in verdicts)
+
+
+def as_markdown(verdicts: list[Verdict]) -> str:
+    """Return one verdict in full, and of several how they stand beside each other, too."""
+    from kernbench.judging import beside_markdown
+
+    whole = [each.to_markdown() for each in verdicts]
+    return "\n".join([*([beside_markdown(verdicts)] if len(verdicts) > 1 else []), *whole])
 
 
 def _judged(options: JudgeOptions) -> list[Verdict]:
