@@ -36,7 +36,8 @@ def _operators(context: typer.Context, options: OperatorsOptions) -> int:
 
     kernbench operators vllm
 
-    The package is not imported: its shared objects have the schemas as text.
+    The package is not imported: its shared objects have the schemas as text. A program may import
+    it; a call of an operator that lacks a definition is refused, and the report names it.
     """
     return guarded(lambda: list_operators(options), options.debug, usage=True)
 
@@ -57,14 +58,19 @@ def list_operators(options: OperatorsOptions) -> int:
     files = package_operators(Path(next(iter(folders))))
     if not files:
         raise UsageError(f"{options.package}: none of its shared objects needs CUDA")
-    for line in _lines(files):
+    for line in _lines(options.package, files):
         print(line)
     return DONE
 
 
-def _lines(files: dict[Path, dict[str, bool]]) -> Iterator[str]:
+def _lines(package: str, files: dict[Path, dict[str, bool]]) -> Iterator[str]:
+    total = sum(map(len, files.values()))
+    known = sum(sum(each.values()) for each in files.values())
+    yield f"{package}: {known} of {total} operators are defined"
     for file, defined in files.items():
         lacking = [name for name, is_defined in defined.items() if not is_defined]
         yield f"{file}: {len(defined) - len(lacking)} of {len(defined)} operators are defined"
         yield from (f"  lacks {name}" for name in sorted(lacking))
         yield from (f"  has   {name}" for name in sorted(defined.keys() - set(lacking)))
+    if known < total:
+        yield "A call of one that lacks a definition ends in an error that has its name and schema."

@@ -44,6 +44,8 @@ class FlashCall:
     causal: bool = False
     window: int = 0
     """How many keys before its own a query sees; 0 for all."""
+    value_dim: int | None = None
+    """The size of values where it is another; those of latent vectors are the first of a key."""
 
 
 class FlashLengths(NamedTuple):
@@ -79,6 +81,7 @@ def _of_library(
             heads=call.heads,
             kv_heads=call.kv_heads,
             head_dim=call.head_dim,
+            value_dim=call.value_dim,
             # A single query sees all keys: the kernel leaves its mask out.
             causal=call.causal and q_len > 1,
             window=call.window,

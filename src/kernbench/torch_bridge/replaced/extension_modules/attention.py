@@ -22,6 +22,7 @@ from kernbench.torch_bridge.replaced.extension_modules.definitions import (
     defines,
     streams,
 )
+from kernbench.torch_bridge.replaced.package_kernels.flash_caches import pages
 from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
     Lengths,
     between,
@@ -31,6 +32,7 @@ from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
     options_of,
 )
 from kernbench.torch_bridge.replaced.package_kernels.flash_operations import attend_sequences
+from kernbench.torch_bridge.replaced.package_kernels.flash_values import attend
 
 _LARGEST_METADATA = 4
 """Integers that FlashAttention-3's scheduler keeps of a sequence."""
@@ -58,6 +60,7 @@ def _varlen(
     most: tuple[int, int],
     options: tuple[float, float, bool, int, int, float],
     scales: Sequence[Tensor | None],
+    of_values: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     name = describe(asked.func).name
     if ends_q is None or (ends_k is None and (used is None or table is None)):
@@ -70,11 +73,12 @@ def _varlen(
 
     def compute(
         q: Tensor, k: Tensor, v: Tensor, ends_q: Tensor, ends_k: Any, table: Any, used: Any,
-        alibi: Any, out: Tensor, lse: Tensor, *scales: Any,
+        alibi: Any, of_values: Any, out: Tensor, lse: Tensor, *scales: Any,
     ) -> None:  # fmt: skip
         attend_sequences(
-            q, k, v, ends_q, ends_k, table, used, alibi, flash, out, lse, scales or (None,) * 3
-        )
+            q, k, v, ends_q, ends_k, table, used, alibi, flash, out, lse, scales or (None,) * 3,
+            of_values,
+        )  # fmt: skip
 
     count = ends_q.numel() - 1
     of_keys = (
@@ -90,13 +94,14 @@ def _varlen(
         kernel=kernel if kernel in library else f"flash2_{kind}",
         heads=q.shape[-2],
         kv_heads=k.shape[-2],
-        head_dim=q.shape[-1],
+        head_dim=q.shape[-1] + (0 if of_values is None else of_values.shape[-1]),
         dtype=q.dtype,
         causal=flash.causal,
         window=max(flash.left, 0),
+        value_dim=v.shape[-1],
     )
     lengths = Lengths(between(ends_q, q.shape[0]), of_keys)
-    operands = (q, k, v, ends_q, ends_k, table, used, alibi, out, lse, *scales)
+    operands = (q, k, v, ends_q, ends_k, table, used, alibi, of_values, out, lse, *scales)
     launch(asked.func, compute, operands, (out, lse), call, lengths)
     return out, lse
 
@@ -134,6 +139,7 @@ def _fa3(
     window_size_right: int,
     softcap: float,
     cp_world_size: int,
+    q_v: Tensor | None = None,
 ) -> list[Tensor]:
     if cp_world_size > 1:
         raise UnsupportedTorchError(
@@ -145,7 +151,7 @@ def _fa3(
     most = max_seqlen_q or q.shape[0], max_seqlen_k or k.shape[0]
     made = _varlen(
         asked, 3, q, k, v, out, cu_seqlens_q, cu_seqlens_k, seqused_k, page_table, None, most,
-        options, scales,
+        options, scales, q_v,
     )  # fmt: skip
     return [*made, q.new_empty(0), q.new_empty(0)]
 
@@ -204,6 +210,171 @@ def _fa2(
         (max_seqlen_q, max_seqlen_k), options, (),
     )  # fmt: skip
     return [*made]
+
+
+def _latent(
+    asked: OperatorAsked,
+    queries_of: tuple[Tensor, ...],
+    cache: Tensor,
+    used: Tensor,
+    table: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    scale: float,
+    causal: bool,
+    scales: Sequence[Tensor | None] = (None, None),
+) -> None:
+    """Run attention of queries ``(batch, queries, heads, size)`` to latent vectors in pages.
+
+    Queries are the parts of ``queries_of``, one after another; ``out`` is ``(batch, queries, heads,
+    values)``, whose size is that of the vectors' first elements, ``lse`` ``(batch, heads, queries)``.
+    """
+    batch, queries, heads, values = out.shape
+    size, dtype = cache.shape[-1], queries_of[0].dtype
+    count = len(queries_of)
+    options = options_of(0.0, scale, causal, -1, -1, 0.0)
+
+    def compute(*given: Any) -> None:
+        q = torch.cat(given[:count], -1)
+        cache, used, table, out, lse, *by = given[count:]
+        for number, length in enumerate(used.tolist()):
+            keys = pages(cache.view(*cache.shape[:2], 1, size), table[number : number + 1], length)
+            parts = [
+                part.float() if each is None else part.float() * each.float()
+                for part, each in zip((q[number : number + 1], keys), by, strict=True)
+            ]
+            made = attend(parts[0], parts[1], parts[1][..., :values], None, options)
+            out[number], lse[number] = made[0][0].to(out.dtype), made[1][0]
+
+    library = attention_kernels(current().session.run.machine.spec.kernel_library or "")
+    call = FlashCall(
+        name=describe(asked.func).name,
+        kernel="flash3_decode" if "flash3_decode" in library else "flash2_decode",
+        heads=heads,
+        kv_heads=1,
+        head_dim=size,
+        dtype=dtype,
+        causal=causal,
+        value_dim=values,
+    )
+    lengths = Lengths(
+        lambda: (queries,) * batch, of_each(used, batch, table.shape[1] * cache.shape[1])
+    )
+    operands = (*queries_of, cache, used, table, out, lse, *scales)
+    launch(asked.func, compute, operands, (out, lse), call, lengths)
+
+
+def _latent_results(q: Tensor, head_size_v: int, out_: Tensor | None = None, **_: Any) -> Any:
+    batch, queries, heads, _ = q.shape
+    dtype = torch.bfloat16 if q.element_size() == 1 else q.dtype
+    out = q.new_empty((batch, queries, heads, head_size_v), dtype=dtype) if out_ is None else out_
+    return out, q.new_empty((batch, heads, queries), dtype=torch.float32)
+
+
+@defines(
+    "dense_decode_fwd",
+    shapes=lambda q, head_size_v, out_, tile_scheduler_metadata, num_splits, **_: (
+        *_latent_results(q, head_size_v, out_),
+        tile_scheduler_metadata,
+        num_splits,
+    ),
+)
+def _flash_mla(
+    asked: OperatorAsked,
+    q: Tensor,
+    kcache: Tensor,
+    head_size_v: int,
+    seqlens_k: Tensor,
+    block_table: Tensor,
+    softmax_scale: float,
+    is_causal: bool,
+    tile_scheduler_metadata: Tensor | None,
+    num_splits: Tensor | None,
+    out_: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    out, lse = _latent_results(q, head_size_v, out_)
+    _latent(asked, (q,), kcache, seqlens_k, block_table, out, lse, softmax_scale, is_causal)
+    return out, lse, tile_scheduler_metadata, num_splits
+
+
+@defines(
+    "fwd_kvcache_mla",
+    "fwd_kvcache_mla_fp8",
+    shapes=lambda q, head_size_v, **_: [*_latent_results(q, head_size_v)],
+    ignores=("tile_scheduler_metadata", "num_splits"),
+)
+def _flash_mla_of_lists(
+    asked: OperatorAsked,
+    q: Tensor,
+    kcache: Tensor,
+    head_size_v: int,
+    seqlens_k: Tensor,
+    block_table: Tensor,
+    softmax_scale: float,
+    is_causal: bool,
+    descale_q: Tensor | None = None,
+    descale_k: Tensor | None = None,
+) -> list[Tensor]:
+    out, lse = _latent_results(q, head_size_v)
+    _latent(
+        asked, (q,), kcache, seqlens_k, block_table, out, lse, softmax_scale, is_causal,
+        (descale_q, descale_k),
+    )  # fmt: skip
+    return [out, lse]
+
+
+def _tiles(seqlens_k: Tensor, **_: Any) -> list[Tensor]:
+    numbers = {"dtype": torch.int32}
+    return [
+        seqlens_k.new_zeros((1, _LARGEST_METADATA), **numbers),
+        seqlens_k.new_zeros(seqlens_k.numel() + 1, **numbers),
+    ]
+
+
+@defines(
+    "get_mla_decoding_metadata",
+    "get_mla_decoding_metadata_dense_fp8",
+    shapes=_tiles,
+    ignores=(
+        *("num_heads_per_head_k", "num_q_tokens_per_head_k", "num_heads_k", "h_k", "h_q"),
+        *("is_fp8_kvcache", "topk"),
+    ),
+)
+def _mla_metadata(asked: OperatorAsked, seqlens_k: Tensor) -> list[Tensor]:
+    return _tiles(seqlens_k)
+
+
+@defines("sm100_cutlass_mla_decode", "cutlass_mla_decode", ignores=("workspace", "num_kv_splits"))
+def _cutlass_mla(
+    asked: OperatorAsked,
+    out: Tensor,
+    q_nope: Tensor,
+    q_pe: Tensor,
+    kv_c_and_k_pe_cache: Tensor,
+    seq_lens: Tensor,
+    page_table: Tensor,
+    lse: Tensor | None = None,
+    scale: float = 1.0,
+    sm_scale: float | None = None,
+) -> None:
+    q = q_nope.unsqueeze(1), q_pe.unsqueeze(1)
+    if lse is None or not lse.numel():
+        lse = q_nope.new_empty(q_nope.shape[:2], dtype=torch.float32)
+    _latent(
+        asked, q, kv_c_and_k_pe_cache, seq_lens, page_table, out.unsqueeze(1), lse.unsqueeze(2),
+        scale if sm_scale is None else sm_scale, False,
+    )  # fmt: skip
+
+
+@defines(
+    "sm100_cutlass_mla_get_workspace_size", "cutlass_mla_get_workspace_size", on_host=True,
+    ignores=("page_size",),
+)  # fmt: skip
+def _cutlass_mla_workspace(
+    asked: OperatorAsked, max_seq_len: int, num_batches: int, sm_count: int, num_kv_splits: int
+) -> int:
+    # Parts of results in float32, one for each multiprocessor and 128 heads.
+    return 4 * 128 * 512 * sm_count
 
 
 @streams("merge_attn_states")

@@ -6,18 +6,23 @@ versions and engines have an operator of that name and meaning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from inspect import signature
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from kernbench.torch_bridge.base.dtypes import kernel_dtype
 from kernbench.torch_bridge.base.operations import describe
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs import num_bytes
+from kernbench.torch_bridge.costs.families.gemm import Multiplication
+from kernbench.torch_bridge.costs.families.gemm import kernels as product_kernels
+from kernbench.torch_bridge.costs.products import OperandLayout, Products
 from kernbench.torch_bridge.dispatch.known_values import deal, follow_kernel
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.process import current
@@ -27,7 +32,10 @@ from kernbench.torch_bridge.replaced.extension_modules.shared_objects import (
 )
 from kernbench.torch_bridge.replaced.package_kernels.launching import run_kernel
 
-_MODULES = ("attention", "dense", "experts", "of_hosts", "quantized", "sampling")
+_MODULES = (
+    *("attention", "caches", "dense", "experts", "grouped", "of_hosts", "packed", "quantized"),
+    "sampling",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +131,13 @@ def streams(
     over: Sequence[str] = (),
     moves: Callable[..., tuple[int, int]] | None = None,
     follows: bool = False,
+    parameters: Sequence[str] = (),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Let a function that writes to its arguments be a kernel that streams their bytes.
 
     What the schema does not say to be written is read, and what is named in ``over`` is both.
     ``moves`` takes the arguments by name, and returns the bytes read and written where these are
-    not all of the tensors.
+    not all of the tensors. ``parameters`` are the function's where its signature does not say them.
     """
 
     def add(compute: Callable[..., None]) -> Callable[..., None]:
@@ -147,11 +156,89 @@ def streams(
                 compute, lambda sip_id: costs.streamed(name, read, stored, sip_id), follows=follows
             )
 
-        made = OperatorDefinition(unseen(call), frozenset(signature(compute).parameters), _nothing)
+        taken = frozenset(parameters or signature(compute).parameters)
+        made = OperatorDefinition(unseen(call), taken, _nothing)
         _DEFINITIONS.update(dict.fromkeys(names, made))
         return compute
 
     return add
+
+
+def makes(
+    *names: str,
+    result: Callable[..., Any],
+    timing: Callable[..., Callable[[int], Any]] | None = None,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a function that writes to its first, positional arguments be operators that return these.
+
+    ``result`` takes the arguments by name and returns them without contents. ``timing`` takes the
+    operator, what it returns, and the arguments by name; without it, bytes are streamed.
+    """
+
+    def add(compute: Callable[..., None]) -> Callable[..., None]:
+        parameters = signature(compute).parameters.values()
+        named = frozenset(
+            each.name for each in parameters if each.kind is not Parameter.POSITIONAL_ONLY
+        )
+
+        def call(asked: OperatorAsked, **arguments: Any) -> Any:
+            found = result(**arguments)
+            results = found if isinstance(found, tuple) else (found,)
+            count, keys = len(results), tuple(arguments)
+
+            def by_position(*given: Any) -> None:
+                compute(*given[:count], **dict(zip(keys, given[count:], strict=True)))
+
+            given = (*results, *arguments.values())
+            if timing is None:
+                takes = as_stream(asked.func, arguments.values(), results)
+            else:
+                takes = timing(asked.func, found, **arguments)
+            run_kernel(asked.func, by_position, given, results, takes)
+            return found
+
+        made = OperatorDefinition(unseen(call), named, result)
+        _DEFINITIONS.update(dict.fromkeys(names, made))
+        return compute
+
+    return add
+
+
+def as_stream(func: Any, read: Iterable[Any], written: Iterable[Any]) -> Callable[[int], Any]:
+    """Return what says how long a kernel that streams so many tensors takes on a SIP."""
+    costs, name = current().session.costs, describe(func).name
+    counts = num_bytes(read), num_bytes(written)
+    return lambda sip_id: costs.streamed(name, *counts, sip_id)
+
+
+def as_product(
+    func: Any,
+    products: Products | Callable[[], Products],
+    rows: torch.dtype,
+    out: torch.dtype,
+    *,
+    weight_bytes: float | None = None,
+    grouped: bool = False,
+) -> Callable[[int], Any]:
+    """Return what says how long products of rows and weights take on a SIP.
+
+    Weights of other bytes than the rows' dtype, scales included, are made numbers of it on their
+    way to the matrix engine.
+    """
+    costs, name = current().session.costs, describe(func).name
+    multiplied, stored = kernel_dtype(rows), kernel_dtype(out)
+    layout = OperandLayout(weight_bytes=weight_bytes, grouped=grouped)
+    if multiplied is None or stored is None:
+        raise UnsupportedTorchError(f"{name} of {rows}: no unit that is described multiplies it")
+
+    def timing(sip_id: int) -> Any:
+        sizes = products() if callable(products) else products
+        if not sizes:
+            return None
+        problem = Multiplication(sizes, multiplied, stored, layout=layout)
+        return costs.of(product_kernels, name, problem, sip_id)
+
+    return timing
 
 
 def as_operation(func: Any, args: tuple[Any, ...], result: Any) -> Callable[[int], Any]:

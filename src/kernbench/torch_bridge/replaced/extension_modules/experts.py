@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from kernbench.torch_bridge.replaced.extension_modules.definitions import (
     OperatorAsked,
@@ -82,6 +83,24 @@ def _topk_sigmoid(
     is_padding: Tensor | None,
 ) -> None:
     _route(asked, torch.sigmoid, gating_output, bias, renormalize, routed_scaling_factor)
+
+
+@defines("topk_softplus_sqrt")
+def _topk_softplus_sqrt(
+    asked: OperatorAsked,
+    topk_weights: Tensor,
+    topk_indices: Tensor,
+    token_expert_indices: Tensor,
+    gating_output: Tensor,
+    renormalize: bool,
+    routed_scaling_factor: float,
+    bias: Tensor | None,
+    is_padding: Tensor | None,
+) -> None:
+    def scored(x: Tensor) -> Tensor:
+        return softplus(x).sqrt()
+
+    _route(asked, scored, gating_output, bias, renormalize, routed_scaling_factor)
 
 
 @streams("moe_align_block_size", follows=True)

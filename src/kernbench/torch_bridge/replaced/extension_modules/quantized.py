@@ -17,9 +17,14 @@ from kernbench.torch_bridge.replaced.extension_modules.definitions import (
     OperatorAsked,
     as_operation,
     defines,
+    makes,
     streams,
 )
-from kernbench.torch_bridge.replaced.extension_modules.dense import added, normalized
+from kernbench.torch_bridge.replaced.extension_modules.dense import (
+    added,
+    normalized,
+    situ,
+)
 
 aten = torch.ops.aten
 
@@ -98,7 +103,37 @@ def _dynamic_rows(result: Tensor, input: Tensor, scale: Tensor, scale_ub: Tensor
     _quantize(result, input, scale)
 
 
-@streams("per_token_group_fp8_quant")
+def _in_groups(
+    result: Tensor,
+    scale: Tensor,
+    x: Tensor,
+    size: int,
+    *,
+    least: float = 0.0,
+    most: Tensor | None = None,
+    powers: bool = False,
+    largest: float = 0.0,
+) -> None:
+    """Write rows in groups whose largest number becomes the dtype's, and the groups' scales.
+
+    Scales ``(rows, groups)``, by whatever strides; powers of two where these are asked for.
+    """
+    largest = largest or _largest(result.dtype)
+    groups = x.float().unflatten(-1, (-1, size))
+    peaks = groups.abs().amax(-1).clamp(min=least)
+    if most is not None:
+        peaks = peaks.minimum(most)
+    scales = peaks / largest
+    if least == 0.0:
+        scales = scales.clamp(min=1 / (largest * 512))
+    if powers:
+        scales = scales.log2().ceil().exp2()
+    scale.copy_(scales if scale.shape == scales.shape else scales.t())
+    made = groups / scales.unsqueeze(-1)
+    result.copy_(_rounded(made.flatten(-2), result.dtype))
+
+
+@streams("per_token_group_fp8_quant", "sgl_per_token_group_quant_8bit")
 def _groups(
     input: Tensor,
     output_q: Tensor,
@@ -111,13 +146,79 @@ def _groups(
     dummy_is_scale_transposed: bool = False,
     dummy_is_tma_aligned: bool = False,
 ) -> None:
-    groups = input.float().unflatten(-1, (-1, group_size))
-    scales = groups.abs().amax(-1).clamp(min=eps) / fp8_max
-    if scale_ue8m0:
-        scales = scales.log2().ceil().exp2()
-    output_s.copy_(scales)
-    made = (groups / scales.unsqueeze(-1)).clamp(fp8_min, fp8_max)
-    output_q.copy_(made.flatten(-2).to(output_q.dtype))
+    _in_groups(
+        output_q, output_s, input, group_size, least=eps, powers=scale_ue8m0, largest=fp8_max
+    )
+
+
+@streams("per_token_group_quant_int8")
+def _int8_groups(
+    input: Tensor,
+    output_q: Tensor,
+    output_s: Tensor,
+    group_size: int,
+    eps: float,
+    int8_min: float,
+    int8_max: float,
+) -> None:
+    _in_groups(output_q, output_s, input, group_size, least=eps, largest=int8_max)
+
+
+@streams("rms_norm_per_block_quant", over=("residual",))
+def _rms_norm_groups(
+    result: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    epsilon: float,
+    scale_ub: Tensor | None,
+    residual: Tensor | None,
+    group_size: int,
+    is_scale_transposed: bool = False,
+) -> None:
+    x = input if residual is None else added(input, residual)
+    _in_groups(result, scale, normalized(x, weight, epsilon), group_size, most=scale_ub)
+
+
+@streams("silu_and_mul_per_block_quant")
+def _silu_and_mul_groups(
+    out: Tensor,
+    input: Tensor,
+    scales: Tensor,
+    group_size: int,
+    scale_ub: Tensor | None = None,
+    is_scale_transposed: bool = False,
+) -> None:
+    first, second = input.float().chunk(2, -1)
+    _in_groups(out, scales, silu(first) * second, group_size, most=scale_ub)
+
+
+@streams("situ_and_mul_quant")
+def _situ_and_mul_quant(
+    out: Tensor,
+    scale: Tensor,
+    input: Tensor,
+    beta: float = 1.0,
+    linear_beta: float = -1.0,
+    group_size: int = 0,
+    num_valid_tokens: Tensor | None = None,
+    topk: int = 1,
+) -> None:
+    rows = len(input) if num_valid_tokens is None else int(num_valid_tokens) * topk
+    x = situ(*input[:rows].float().chunk(2, -1), beta, linear_beta)
+    scale.fill_(1.0)
+    _in_groups(out[:rows], scale[:rows], x, group_size or x.shape[-1])
+
+
+@streams("persistent_masked_m_silu_mul_quant")
+def _silu_of_experts(
+    input: Tensor, counts: Tensor, y_q: Tensor, y_s: Tensor, use_ue8m0: bool
+) -> None:
+    for expert, count in enumerate(counts.tolist()):
+        first, second = input[expert, :count].float().chunk(2, -1)
+        _in_groups(
+            y_q[expert, :count], y_s[expert, :count], silu(first) * second, 128, powers=use_ue8m0
+        )
 
 
 @streams("silu_and_mul_quant")
@@ -178,3 +279,184 @@ def _scaled_mm(
 
     func = aten._scaled_mm.default if a.is_floating_point() else aten._int_mm.default
     asked.run(compute, as_operation(func, (a, b, a_scales, b_scales), out))
+
+
+@defines("cutlass_scaled_mm_azp")
+def _scaled_mm_azp(
+    asked: OperatorAsked,
+    out: Tensor,
+    a: Tensor,
+    b: Tensor,
+    a_scales: Tensor,
+    b_scales: Tensor,
+    azp_adj: Tensor,
+    azp: Tensor | None,
+    bias: Tensor | None,
+) -> None:
+    def compute(
+        out: Tensor,
+        a: Tensor,
+        b: Tensor,
+        a_scales: Tensor,
+        b_scales: Tensor,
+        azp_adj: Tensor,
+        azp: Tensor | None,
+        bias: Tensor | None,
+    ) -> None:
+        # ``azp_adj`` are the sums of the columns of ``b``, times all rows' zero if they share it.
+        less = azp_adj.double().view(1, -1)
+        if azp is not None:
+            less = less * azp.double().view(-1, 1)
+        wide = (a.double() @ b.double() - less) * a_scales.double().view(-1, 1)
+        made = wide * b_scales.double().view(1, -1)
+        out.copy_(made if bias is None else made + bias.double())
+
+    func = aten._int_mm.default
+    asked.run(compute, as_operation(func, (a, b, a_scales, b_scales), out))
+
+
+_FP4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+"""E2M1's numbers, by their lower three bits; the fourth is the sign."""
+_FP4_GROUP = 16
+"""Numbers of NVFP4 that share a scale in E4M3."""
+
+
+def to_fp4(x: Tensor) -> Tensor:
+    """Return pairs of numbers as bytes of E2M1, rounded to the nearest, to even between two."""
+    between = (_FP4[1:] + _FP4[:-1]) / 2
+    size = x.abs()
+    up = torch.bucketize(size, between, right=True)
+    down = torch.bucketize(size, between)
+    codes = torch.where(up % 2 == 0, up, down) | (torch.signbit(x).long() << 3)
+    pairs = codes.unflatten(-1, (-1, 2))
+    return (pairs[..., 0] | pairs[..., 1] << 4).to(torch.uint8)
+
+
+def of_fp4(pairs: Tensor) -> Tensor:
+    """Return the numbers of :func:`to_fp4`, in float32."""
+    codes = torch.stack((pairs & 15, pairs >> 4), -1).flatten(-2).long()
+    return _FP4[codes & 7] * torch.where(codes & 8 > 0, -1.0, 1.0)
+
+
+def swizzled(scales: Tensor) -> Tensor:
+    """Return scales ``(rows, groups)`` as the tensor cores read them: tiles of 128 rows by 4.
+
+    Source: PTX ISA, ``tcgen05.mma`` with block scaling, layout of scale factors.
+    """
+    rows, groups = -(-scales.shape[0] // 128) * 128, -(-scales.shape[1] // 4) * 4
+    wide = scales.new_zeros(rows, groups)
+    wide[: scales.shape[0], : scales.shape[1]] = scales
+    tiles = wide.view(rows // 128, 4, 32, groups // 4, 4)
+    return tiles.permute(0, 3, 2, 1, 4).reshape(rows, groups)
+
+
+def unswizzled(scales: Tensor, rows: int, groups: int) -> Tensor:
+    """Return the scales of :func:`swizzled`."""
+    high, wide = -(-rows // 128) * 128, -(-groups // 4) * 4
+    tiles = scales.view(high // 128, wide // 4, 32, 4, 4)
+    return tiles.permute(0, 3, 2, 1, 4).reshape(high, wide)[:rows, :groups]
+
+
+def _fp4_results(input: Tensor, is_sf_swizzled_layout: bool, **_: Any) -> tuple[Tensor, Tensor]:
+    rows, k = input.numel() // input.shape[-1], input.shape[-1]
+    groups = k // _FP4_GROUP
+    if is_sf_swizzled_layout:
+        # Four scales of one byte are a word.
+        shape, dtype = (-(-rows // 128) * 128, -(-groups // 4)), torch.int32
+    else:
+        shape, dtype = (rows, groups), torch.uint8
+    return (
+        input.new_empty(rows, k // 2, dtype=torch.uint8),
+        input.new_empty(shape, dtype=dtype),
+    )
+
+
+def _to_nvfp4(
+    output: Tensor, output_scale: Tensor, x: Tensor, by: Tensor, is_swizzled: bool
+) -> None:
+    groups = x.float().reshape(-1, x.shape[-1]).unflatten(-1, (-1, _FP4_GROUP))
+    most = torch.finfo(torch.float8_e4m3fn).max
+    scales = (groups.abs().amax(-1) / 6 * by.float()).clamp(max=most).to(torch.float8_e4m3fn)
+    wide = scales.float() / by.float()
+    made = torch.where(wide.unsqueeze(-1) > 0, groups / wide.unsqueeze(-1), 0.0)
+    output.copy_(to_fp4(made.clamp(-6, 6).flatten(-2)).view(output.shape))
+    stored = scales.view(torch.uint8)
+    of_bytes = swizzled(stored) if is_swizzled else stored
+    output_scale.view(torch.uint8).copy_(of_bytes.view(output_scale.view(torch.uint8).shape))
+
+
+@makes("scaled_fp4_quant", result=_fp4_results)
+def _fp4_quant(
+    output: Tensor,
+    output_scale: Tensor,
+    /,
+    input: Tensor,
+    input_scale: Tensor,
+    is_sf_swizzled_layout: bool,
+) -> None:
+    _to_nvfp4(output, output_scale, input, input_scale, is_sf_swizzled_layout)
+
+
+@streams("scaled_fp4_quant.out")
+def _fp4_quant_out(
+    input: Tensor,
+    input_scale: Tensor,
+    is_sf_swizzled_layout: bool,
+    output: Tensor,
+    output_scale: Tensor,
+) -> None:
+    _to_nvfp4(output, output_scale, input, input_scale, is_sf_swizzled_layout)
+
+
+@streams("silu_and_mul_nvfp4_quant")
+def _silu_and_mul_fp4(
+    result: Tensor, result_block_scale: Tensor, input: Tensor, input_global_scale: Tensor
+) -> None:
+    first, second = input.float().chunk(2, -1)
+    _to_nvfp4(result, result_block_scale, silu(first) * second, input_global_scale, True)
+
+
+@defines("cutlass_scaled_fp4_mm")
+def _scaled_fp4_mm(
+    asked: OperatorAsked,
+    out: Tensor,
+    a: Tensor,
+    b: Tensor,
+    block_scale_a: Tensor,
+    block_scale_b: Tensor,
+    alpha: Tensor,
+) -> None:
+    def compute(
+        out: Tensor,
+        a: Tensor,
+        b: Tensor,
+        block_scale_a: Tensor,
+        block_scale_b: Tensor,
+        alpha: Tensor,
+    ) -> None:
+        parts = []
+        for pairs, scales in ((a, block_scale_a), (b, block_scale_b)):
+            numbers = of_fp4(pairs.view(torch.uint8))
+            rows, groups = numbers.shape[0], numbers.shape[1] // _FP4_GROUP
+            of_groups = unswizzled(scales.view(torch.uint8), rows, groups)
+            wide = of_groups.contiguous().view(torch.float8_e4m3fn).float()
+            parts.append(numbers * wide.repeat_interleave(_FP4_GROUP, 1))
+        out.copy_(parts[0] @ parts[1].t() * alpha.float())
+
+    pairs = (each.view(torch.float4_e2m1fn_x2) for each in (a, b.t()))
+    asked.run(compute, as_operation(aten._scaled_mm.default, tuple(pairs), out))
+
+
+def hadamard(x: Tensor) -> Tensor:
+    """Return rows times the Hadamard matrix of their size, a power of two, over its root."""
+    size = x.shape[-1]
+    wide = x.float()
+    for step in range(size.bit_length() - 1):
+        first, second = wide.unflatten(-1, (-1, 2, 1 << step)).unbind(-2)
+        wide = torch.stack((first + second, first - second), -2).flatten(-3)
+    return wide / size**0.5
+
+
+@makes("hadacore_transform", result=lambda x, inplace, **_: x if inplace else torch.empty_like(x))
+def _hadacore(out: Tensor, /, x: Tensor, inplace: bool) -> None:
+    out.copy_(hadamard(x))

@@ -174,11 +174,12 @@ def _varlen_shapes(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor
 def attend_sequences(
     q: Tensor, k: Tensor, v: Tensor, ends_q: Tensor, ends_k: Tensor | None, table: Tensor | None,
     used: Tensor | None, alibi: Tensor | None, options: FlashOptions, out: Tensor, lse: Tensor,
-    scales: Sequence[Tensor | None] = (None, None, None),
+    scales: Sequence[Tensor | None] = (None, None, None), of_values: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Write what queries ``(total, heads, size)`` see of their sequences to ``out`` and ``lse``.
 
-    ``scales``, ``(sequences, kv heads)``, are those of 8-bit queries, keys and values.
+    ``scales``, ``(sequences, kv heads)``, are those of 8-bit queries, keys and values. Queries
+    ``of_values`` are multiplied by values, and added to the scores: those of latent vectors.
     """
     for number, (rows, *pair) in enumerate(_sequences(q, (k, v), ends_q, ends_k, table, used)):
         slopes = alibi if alibi is None or alibi.dim() == 1 else alibi[number : number + 1]
@@ -186,6 +187,10 @@ def attend_sequences(
             part if scale is None or part.element_size() > 1 else _scaled(part, scale[number])
             for part, scale in zip((q[rows], *pair), scales, strict=True)
         ]
+        if of_values is not None:
+            more = _scaled(of_values[rows], scales[0][number]) if scales[0] is not None else None
+            parts[0] = torch.cat((parts[0], of_values[rows] if more is None else more), -1)
+            parts[1] = torch.cat((parts[1], parts[2]), -1)
         queries, keys, values = (each[None] for each in parts)
         made = attend(queries, keys, values, None, options, slopes)
         out[rows] = made[0][0].to(out.dtype)

@@ -1,0 +1,158 @@
+"""Operators of engines beyond those of dense models, each against its format or PyTorch's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.torch_bridge.running import simulated
+from tests.torch_bridge.shared_objects import make_engine
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+_OPERATORS = (
+    "swap_blocks(Tensor src, Tensor! dst, int block_size_in_bytes, Tensor block_mapping) -> ()",
+    "reshape_and_cache_flash(Tensor key, Tensor value, Tensor! key_cache, Tensor! value_cache, "
+    "Tensor slot_mapping, str kv_cache_dtype, Tensor k_scale, Tensor v_scale) -> ()",
+    "concat_and_cache_mla(Tensor kv_c, Tensor k_pe, Tensor! kv_cache, Tensor slot_mapping, str "
+    "kv_cache_dtype, Tensor scale, bool skip_scale=False) -> ()",
+    "concat_and_cache_mla_rope_fused(Tensor positions, Tensor! q_pe, Tensor! k_pe, Tensor kv_c, "
+    "Tensor cos_sin_cache, bool is_neox, Tensor slot_mapping, Tensor! kv_cache, str "
+    "kv_cache_dtype, Tensor kv_cache_scale) -> ()",
+    "convert_fp8(Tensor! dst_cache, Tensor src_cache, float scale, str kv_cache_dtype) -> ()",
+    "gather_and_maybe_dequant_cache(Tensor src_cache, Tensor! dst, Tensor block_table, Tensor "
+    "cu_seq_lens, Tensor token_to_seq, int num_tokens, str kv_cache_dtype, Tensor scale, Tensor? "
+    "seq_starts) -> ()",
+    "cp_gather_cache(Tensor src_cache, Tensor! dst, Tensor block_table, Tensor cu_seq_lens, int "
+    "batch_size, Tensor? seq_starts) -> ()",
+    "per_token_group_fp8_quant(Tensor input, Tensor! output_q, Tensor! output_s, int group_size, "
+    "float eps, float fp8_min, float fp8_max, bool scale_ue8m0, bool dummy_is_scale_transposed, "
+    "bool dummy_is_tma_aligned ) -> ()",
+    "per_token_group_quant_int8(Tensor input, Tensor! output_q, Tensor! output_s, int group_size,"
+    " float eps, float int8_min, float int8_max) -> ()",
+    "machete_mm(Tensor A, Tensor B, int b_type, ScalarType? out_type, Tensor? group_scales, "
+    "Tensor? group_zeros, int? group_size, Tensor? channel_scales, Tensor? token_scales, str? "
+    "schedule) -> Tensor",
+    "machete_prepack_B(Tensor B, ScalarType a_type, int b_type, ScalarType? group_scales_type) ->"
+    " Tensor",
+    "marlin_gemm(Tensor a, Tensor? c_or_none, Tensor b_q_weight, Tensor? b_bias_or_none, Tensor "
+    "b_scales, Tensor? a_scales, Tensor? global_scale, Tensor? b_zeros_or_none, Tensor workspace,"
+    " int b_type_id, SymInt size_m, SymInt size_n, SymInt size_k, bool use_atomic_add, bool "
+    "use_fp32_reduce, bool is_zp_float) -> Tensor",
+    "gptq_marlin_repack(Tensor b_q_weight, SymInt size_k, SymInt size_n, int num_bits, bool "
+    "is_a_8bit) -> Tensor",
+    "awq_marlin_repack(Tensor b_q_weight, SymInt size_k, SymInt size_n, int num_bits, bool "
+    "is_a_8bit) -> Tensor",
+    "cutlass_scaled_mm_azp(Tensor! out, Tensor a, Tensor b, Tensor a_scales, Tensor b_scales, "
+    "Tensor azp_adj, Tensor? azp, Tensor? bias) -> ()",
+    "cutlass_moe_mm(Tensor! out_tensors, Tensor a_tensors, Tensor b_tensors, Tensor a_scales, "
+    "Tensor b_scales, Tensor expert_offsets, Tensor problem_sizes, Tensor a_strides, Tensor "
+    "b_strides, Tensor c_strides, bool per_act_token, bool per_out_ch) -> ()",
+    "get_cutlass_moe_mm_data(Tensor topk_ids, Tensor! expert_offsets, Tensor! problem_sizes1, "
+    "Tensor! problem_sizes2, Tensor! input_permutation, Tensor! output_permutation, int "
+    "num_experts, int n, int k, Tensor? blockscale_offsets, bool is_gated) -> ()",
+    "cutlass_scaled_fp4_mm(Tensor! out, Tensor a, Tensor b, Tensor block_scale_a, Tensor "
+    "block_scale_b, Tensor alpha) -> ()",
+    "scaled_fp4_quant(Tensor input, Tensor input_scale, bool is_sf_swizzled_layout) -> (Tensor, "
+    "Tensor)",
+    "sm100_cutlass_mla_decode(Tensor! out, Tensor! lse, Tensor q_nope, Tensor q_pe, Tensor "
+    "kv_c_and_k_pe_cache, Tensor seq_lens, Tensor page_table, Tensor workspace, float scale, int "
+    "num_kv_splits) -> ()",
+    "awq_gemm(Tensor _in_feats, Tensor _kernel, Tensor _scaling_factors, Tensor _zeros, SymInt "
+    "split_k_iters) -> Tensor",
+    "awq_dequantize(Tensor _kernel, Tensor _scaling_factors, Tensor _zeros, SymInt split_k_iters,"
+    " int thx, int thy) -> Tensor",
+    "hadacore_transform(Tensor! x, bool inplace) -> Tensor",
+    "rms_norm_per_block_quant(Tensor! result, Tensor input, Tensor weight, Tensor! scale, float "
+    "epsilon, Tensor? scale_ub, Tensor!? residual, int group_size, bool is_scale_transposed) -> "
+    "()",
+    "silu_and_mul_per_block_quant(Tensor! out, Tensor input, Tensor! scales, int group_size, "
+    "Tensor? scale_ub=None, bool is_scale_transposed=False) -> ()",
+    "mul_and_silu(Tensor! out, Tensor input) -> ()",
+    "silu_and_mul_with_clamp(Tensor! result, Tensor input, float limit, float alpha=1.0, float "
+    "beta=0.0) -> ()",
+    "fatrelu_and_mul(Tensor! out, Tensor input, float threshold) -> ()",
+    "situ_and_mul(Tensor! out, Tensor input, float beta=1.0, float linear_beta=-1.0) -> ()",
+    "gelu_new(Tensor! out, Tensor input) -> ()",
+    "gelu_quick(Tensor! out, Tensor input) -> ()",
+    "relu_squared(Tensor! out, Tensor input) -> ()",
+    "static_scaled_fp8_quant(Tensor! result, Tensor input, Tensor scale, int[]? group_shape=None)"
+    " -> ()",
+    "gptq_gemm(Tensor a, Tensor b_q_weight, Tensor b_gptq_qzeros, Tensor b_gptq_scales, bool "
+    "use_exllama, bool use_v2_format, int bit) -> Tensor",
+    "gptq_shuffle(Tensor! q_weight, int bit) -> ()",
+    "dense_decode_fwd(Tensor q, Tensor kcache, int head_size_v, Tensor seqlens_k, Tensor "
+    "block_table, float softmax_scale, bool is_causal, Tensor(a)? tile_scheduler_metadata, "
+    "Tensor(b)? num_splits, Tensor!? out_) -> (Tensor!, Tensor, Tensor(a)?, Tensor(b)?)",
+    "topk_softplus_sqrt(Tensor! topk_weights, Tensor! topk_indices, Tensor! token_expert_indices,"
+    " Tensor gating_output, bool renormalize, float routed_scaling_factor, Tensor? bias, Tensor? "
+    "input_ids, Tensor? tid2eid, Tensor? is_padding, Tensor? bias_vl=None, int "
+    "image_sentinel_lo=0) -> ()",
+    "moe_align_block_size(Tensor topk_ids, int num_experts, int block_size, Tensor! "
+    "sorted_token_ids, Tensor! experts_ids, Tensor! num_tokens_post_pad, Tensor? "
+    "maybe_expert_map, Tensor!? scatter_idx=None) -> ()",
+    "batched_moe_align_block_size(int max_tokens_per_batch, int block_size, Tensor "
+    "expert_num_tokens, Tensor! sorted_token_ids, Tensor! experts_ids, Tensor! "
+    "num_tokens_post_pad) -> ()",
+    "moe_wna16_marlin_gemm(Tensor! a, Tensor? c_or_none, Tensor! b_q_weight, Tensor? "
+    "b_bias_or_none, Tensor! b_scales, Tensor? a_scales, Tensor? global_scale, Tensor? "
+    "b_zeros_or_none, Tensor! workspace, Tensor sorted_token_ids, Tensor! expert_ids, Tensor! "
+    "num_tokens_past_padded, Tensor! topk_weights, int moe_block_size, int top_k, bool "
+    "mul_topk_weights, int b_type_id, int size_m, int size_n, int size_k, bool use_atomic_add, "
+    "bool use_fp32_reduce, bool is_zp_float, int thread_k, int thread_n, int blocks_per_sm) -> "
+    "Tensor",
+    "moe_permute(Tensor input, Tensor topk_ids, Tensor token_expert_indices, Tensor? expert_map, "
+    "int n_expert, int n_local_expert, int topk, Tensor! permuted_input, Tensor! "
+    "expert_first_token_offset, Tensor! inv_permuted_idx, Tensor! permuted_idx)->()",
+    "moe_unpermute(Tensor permuted_hidden_states, Tensor topk_weights, Tensor inv_permuted_idx, "
+    "Tensor? expert_first_token_offset, int topk, Tensor! hidden_states)->()",
+    "shuffle_rows(Tensor input_tensor, Tensor dst2src_map, Tensor! output_tensor) -> ()",
+    "grouped_topk(Tensor scores, int n_group, int topk_group, int topk, bool renormalize, float "
+    "routed_scaling_factor, Tensor bias, int scoring_func) -> (Tensor, Tensor)",
+)
+_FLASH_MLA = (
+    "dense_decode_fwd(Tensor q, Tensor kcache, int head_size_v, Tensor seqlens_k, "
+    "Tensor block_table, float softmax_scale, bool is_causal, Tensor(a)? tile_scheduler_metadata, "
+    "Tensor(b)? num_splits, Tensor(c!)? out_) -> (Tensor(c!), Tensor, Tensor(a)?, Tensor(b)?)",
+)
+
+
+@pytest.fixture(scope="module")
+def many_operators(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package of operators by their schemas alone."""
+    modules = {"_C": ("engine_more", _OPERATORS), "_mla": ("engine_mla", _FLASH_MLA)}
+    return make_engine(tmp_path_factory.mktemp("more"), modules, "engine_of_many")
+
+
+@pytest.mark.adr("0258-D2")
+@pytest.mark.adr("0268-D1")
+@pytest.mark.adr("0268-D3")
+@pytest.mark.parametrize(
+    "part", ["activations", "packed", "experts", "caches", "quantized", "latent"]
+)
+def test_operators_of_engines_compute_what_their_formats_define(
+    many_operators: Path, part: str
+) -> None:
+    machine = "b200:1" if part == "quantized" else "h100-sxm:1"  # NVFP4 needs Blackwell
+    context = simulated("operators_of_engines.py", many_operators, part, machine=machine)
+    names = {each.template.name for each in context.run.op_log.instances}
+    assert any(each.startswith("engine_m") for each in names)
+
+
+@pytest.mark.adr("0268-D2")
+def test_products_of_packed_weights_are_timed_by_their_bytes(many_operators: Path) -> None:
+    """A row times weights of 4 bits, groups of 128 with a scale of 16 bits, reads HBM so fast."""
+    context = simulated(
+        "operators_of_engines.py", many_operators, "times", machine="h100-sxm:1", data=False
+    )
+    took = {
+        each.template.name: each.ends_ps[0] - each.starts_ps[0]
+        for each in context.run.op_log.instances
+    }
+    k, n, hbm = 8192, 28672, 3.35e12
+    least_ps = k * n * (0.5 + 2 / 128) / hbm * 1e12
+    for name in ("marlin_gemm", "machete_mm"):
+        assert least_ps < took[f"engine_more.{name}"] < 1.6 * least_ps
+    # Experts that have rows are read, others are not; half of the eight are of one token.
+    assert took["engine_more.moe_wna16_marlin_gemm"] < 0.75 * took["engine_more.cutlass_moe_mm"]
