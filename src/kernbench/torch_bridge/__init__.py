@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.base.operations import Operation
     from kernbench.torch_bridge.base.operations import describe as describe_operation
     from kernbench.torch_bridge.processes.call_counts import unseen
+    from kernbench.torch_bridge.processes.process import add_to_report, remark
 
 __all__ = [
     "KERNELS_VARIABLE",
@@ -31,6 +32,7 @@ __all__ = [
     "Mode",
     "Operation",
     "TorchVersionError",
+    "add_to_report",
     "check_nodes",
     "check_private",
     "check_ranks",
@@ -39,6 +41,7 @@ __all__ = [
     "import_programs",
     "importing_torch",
     "package_operators",
+    "remark",
     "run_torchrun",
     "torch_player",
     "unseen",
@@ -48,6 +51,8 @@ _WITH_TORCH = {
     "Mode": ("base.modes", "Mode"),
     "Operation": ("base.operations", "Operation"),
     "describe_operation": ("base.operations", "describe"),
+    "add_to_report": ("processes.process", "add_to_report"),
+    "remark": ("processes.process", "remark"),
     "unseen": ("processes.call_counts", "unseen"),
 }
 """What imports PyTorch, imported when it is asked for."""
