@@ -13,7 +13,9 @@ def test_the_package_lists_what_it_has_and_has_what_it_lists() -> None:
     assert {"DPPolicy", "Machine", "RuntimeContext", "load_machine", "ops", "tp"} <= set(names)
     for name in names:
         assert getattr(kernbench, name) is not None
-    with pytest.raises(AttributeError, match=r"no attribute 'Runtime'; it has DPPolicy, .*ops, .*tp, why"):
+    with pytest.raises(
+        AttributeError, match=r"no attribute 'Runtime'; it has DPPolicy, .*ops, .*tp, why"
+    ):
         _ = kernbench.Runtime
 
 

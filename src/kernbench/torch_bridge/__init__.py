@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.base.operations import describe as describe_operation
     from kernbench.torch_bridge.c10d import CollectiveWork, NcclGroup, SimulatedGroup
     from kernbench.torch_bridge.processes.call_counts import unseen
+    from kernbench.torch_bridge.processes.process import add_to_report, remark
     from kernbench.torch_bridge.processes.process import current as current_process
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Operation",
     "SimulatedGroup",
     "TorchVersionError",
+    "add_to_report",
     "check_nodes",
     "check_private",
     "check_ranks",
@@ -45,6 +47,7 @@ __all__ = [
     "import_programs",
     "importing_torch",
     "package_operators",
+    "remark",
     "run_torchrun",
     "torch_player",
     "unseen",
@@ -58,6 +61,8 @@ _WITH_TORCH = {
     "Mode": ("base.modes", "Mode"),
     "Operation": ("base.operations", "Operation"),
     "describe_operation": ("base.operations", "describe"),
+    "add_to_report": ("processes.process", "add_to_report"),
+    "remark": ("processes.process", "remark"),
     "unseen": ("processes.call_counts", "unseen"),
 }
 """What imports PyTorch, imported when it is asked for."""

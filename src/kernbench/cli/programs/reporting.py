@@ -332,6 +332,7 @@ def _report(
     remarks = [line for ask in context.run.remarks for line in ask()]
     remarks += _of_memory(log) + _of_spills(log) + _of_power(report, context.machine)
     found: dict[str, Any] = {**report, "remarks": remarks} if remarks else {**report}
+    found.update({name: ask() for name, ask in context.run.parts.items()})
     peaks = [context.run.devices.peaks(), *(ask() for ask in context.run.peaks)]
     found["device_memory_bytes"] = max(max(each.values(), default=0) for each in peaks)
     said: list[str] = []

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernbench.checks import Allowed, Checks
 from kernbench.clock import Handle, Simulation, Stream
@@ -93,6 +93,8 @@ class Run:
             lambda: [*described(self.machine), *self._deaths_to_come()],
         ]
         """Functions that return lines for the end of the report."""
+        self.parts: dict[str, Callable[[], Any]] = {}
+        """Functions that return, as JSON, what programs add to the report, by its name there."""
         self.simulation = Simulation()
         self.op_log = OpLog()
         self.op_log.woken = self.simulation.woken

@@ -295,6 +295,16 @@ def current() -> Process:
     return found
 
 
+def add_to_report(name: str, part: Any) -> None:
+    """Add what can be written as JSON to the report of the calling code's run, under a name."""
+    current().session.run.parts[name] = lambda: part
+
+
+def remark(line: str) -> None:
+    """Add a line to the end of the report of the calling code's run."""
+    current().session.run.remarks.append(lambda: [line])
+
+
 def warn_once(subject: str, text: str) -> None:
     """Warn at the caller's caller, once per run for all processes."""
     process = HERE.process

@@ -1,0 +1,237 @@
+"""Running an engine under load, and showing what came of its requests (ADR-0269)."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gc
+import io
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from kernbench.cli.programs.reporting import (
+    DONE,
+    STDOUT,
+    guarded,
+    make_room,
+    report_console,
+    run_and_report,
+)
+from kernbench.cli.programs.scripts import compile_program
+from kernbench.cli.programs.torch_programs import import_bridge
+from kernbench.errors import UsageError
+from kernbench.outputs import Outputs
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kernbench.cli.commands.serve_bench import ServeOptions
+    from kernbench.hardware import Machine
+    from kernbench.runtime_api import RuntimeContext
+
+_OF_PROGRAM = (
+    "model", "tp", "quantization", "max_model_len", "engine_arg", "rate", "burst", "concurrency",
+    "trace", "skip_holes", "input", "output", "requests", "slo", "find_rate", "attained", "seed",
+    "warm_up",
+)  # fmt: skip
+"""Options that the program takes, as they are."""
+_MILLION = 1_000_000
+_SECONDS_PER_HOUR = 3600
+
+
+def arguments_of(options: ServeOptions) -> list[str]:
+    """Return the arguments of the program that serves."""
+    found = [options.program]
+    for name in _OF_PROGRAM:
+        value, spelled = getattr(options, name), f"--{name.replace('_', '-')}"
+        if value is True:
+            found.append(spelled)
+        elif isinstance(value, list):
+            found += [f"{spelled}={each}" for each in value]
+        elif value:
+            found.append(f"{spelled}={value}")
+    return found
+
+
+def serve_bench(options: ServeOptions) -> int:
+    """Serve, print what came of it, and return the exit status."""
+
+    def start() -> int:
+        from kernbench.serving import PROGRAM, parse_settings
+        from kernbench.serving.models import check_fits
+        from kernbench.torch_bridge import check_torch
+
+        arguments = arguments_of(options)
+        of_engine = parse_settings(arguments).of_engine
+        machine, changes = options.load_machine(str(options.machine), None)
+        if of_engine.tp > machine.num_sips:
+            raise UsageError(
+                f"--tp {of_engine.tp}: {machine.name} has {machine.num_sips} devices; "
+                f"{machine.name}:{of_engine.tp} asks for as many"
+            )
+        device_bytes = machine.sip_at(0).hbm_bytes
+        check_fits(of_engine.model, of_engine.quantization, of_engine.tp, device_bytes)
+        check_torch()
+        files = Outputs(
+            {"--json": None if options.json == STDOUT else options.json, "--csv": options.csv}
+        )
+        run = replace(options, json=None, trace=None)
+        with files, make_room(run, options.machine, [PROGRAM]) as outputs:
+            import_bridge()
+            code = compile_program(PROGRAM, "serve-bench")
+            context = _context(options, machine, changes)
+
+            def work() -> int:
+                from kernbench.torch_bridge import run_torchrun
+
+                run_torchrun(context, PROGRAM, code, [str(PROGRAM), *arguments], 1)
+                ask = context.run.parts["serving"]
+                context.run.parts["serving"] = cache(lambda: _priced(ask(), context))
+                return DONE
+
+            shown = sys.stderr if options.json == STDOUT else sys.stdout
+            with contextlib.redirect_stdout(shown):
+                status = run_and_report(context, run, outputs, work)
+                if status == DONE:
+                    serving = context.run.parts["serving"]()
+                    print_serving(serving, report_console())
+            if status == DONE:
+                _write(serving, files, options)
+        return status
+
+    try:
+        return guarded(start, options.debug, usage=True)
+    finally:
+        gc.unfreeze()
+
+
+def _context(options: ServeOptions, machine: Machine, changes: list[str]) -> RuntimeContext:
+    from kernbench.runtime_api import RuntimeContext
+
+    context = RuntimeContext(
+        machine=machine,
+        ranks=1,
+        data=options.data,
+        record_memory=options.records_memory,
+        record_lines=options.records_lines,
+        **options.checks,
+    )
+    context.run.remarks.append(lambda: changes)
+    return context
+
+
+def _priced(serving: dict[str, Any], context: RuntimeContext) -> dict[str, Any]:
+    """Add to each load what the devices took for it: joules, and money where it is known."""
+    from kernbench.analysis import part_of
+    from kernbench.op_log import energy_of
+
+    price = context.machine.spec.usd_per_device_hour
+    for load in serving["loads"]:
+        found, devices = load["figures"], serving["devices"]
+        made = found["output_tokens"]
+        window = part_of(context.op_log, load["range"]).window
+        energy = energy_of(context.op_log, context.machine, context.world_size, within=window)
+        if energy is not None:
+            found["energy_j"] = round(energy["energy_j"], 9)
+            found["joules_per_million_output_tokens"] = round(
+                energy["energy_j"] / made * _MILLION, 3
+            )
+        if price is not None:
+            usd = float(price) * devices * found["time_s"] / _SECONDS_PER_HOUR
+            found["usd_per_million_output_tokens"] = round(usd / made * _MILLION, 6)
+    return {"machine": context.machine.name, **serving}
+
+
+def _write(serving: dict[str, Any], files: Outputs, options: ServeOptions) -> None:
+    text = f"{json.dumps(serving, indent=1)}\n"
+    if options.json == STDOUT:
+        print(text, end="")
+    elif "--json" in files:
+        with files.writing("--json") as file:
+            file.write(text.encode())
+    if "--csv" in files:
+        with files.writing("--csv") as file:
+            file.write(_table(serving).encode())
+    files.publish()
+
+
+def _table(serving: dict[str, Any]) -> str:
+    out = io.StringIO()
+    rows = [{"load": load["load"], **row} for load in serving["loads"] for row in load["requests"]]
+    table = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return out.getvalue()
+
+
+def print_serving(serving: dict[str, Any], console: Console) -> None:
+    """Print a line for each load, and what its requests waited for."""
+    from rich.text import Text
+
+    from kernbench.analysis import TableColumn, fitting_table
+
+    devices = serving["devices"]
+    console.print(
+        Text(
+            f"\n{serving['engine']}, {serving['model']} on {devices} "
+            f"device{'s' if devices > 1 else ''} of {serving['machine']}:"
+        )
+    )
+    loads = serving["loads"]
+    for columns in (_WAITS, _RATES):
+        known = [(title, cell) for title, name, cell in columns if _has(loads, name)]
+        titles = [TableColumn("load", is_number=False), *(TableColumn(title) for title, _ in known)]
+        rows = [[load["load"], *(cell(load["figures"]) for _, cell in known)] for load in loads]
+        console.print("", fitting_table(console, titles, rows), sep="\n")
+    found = serving.get("rate_found")
+    if found is not None:
+        bounds = "" if found["above"] is None else f"; at {found['above']:.4g} they do not"
+        console.print(Text(f"\nrequests keep to the SLO at {found['rate']:.4g} a second{bounds}"))
+
+
+def _has(loads: Sequence[dict[str, Any]], name: str) -> bool:
+    return any(each["figures"].get(name) is not None for each in loads)
+
+
+def _time(name: str, which: str) -> Callable[[dict[str, Any]], str]:
+    """Return what shows a percentile of a measure."""
+
+    def show(figures: dict[str, Any]) -> str:
+        from kernbench.report import format_ns
+
+        return format_ns(figures[name][which] * 1e9) if figures[name] else "-"
+
+    return show
+
+
+def _number(name: str, form: str) -> Callable[[dict[str, Any]], str]:
+    """Return what shows a number."""
+    return lambda figures: format(figures[name], form)
+
+
+_Column = tuple[str, str, Callable[[dict[str, Any]], str]]
+_WAITS: tuple[_Column, ...] = (
+    ("TTFT p50", "ttft_s", _time("ttft_s", "p50")),
+    ("p99", "ttft_s", _time("ttft_s", "p99")),
+    ("in queue", "queue_s", _time("queue_s", "p50")),
+    ("TPOT p50", "tpot_s", _time("tpot_s", "p50")),
+    ("p99", "tpot_s", _time("tpot_s", "p99")),
+    ("E2E p50", "e2e_s", _time("e2e_s", "p50")),
+)
+_RATES: tuple[_Column, ...] = (
+    ("req/s", "requests_per_s", _number("requests_per_s", ".4g")),
+    ("good/s", "goodput_per_s", _number("goodput_per_s", ".4g")),
+    ("tok/s/dev", "steps", _number("output_tokens_per_s_per_device", ",.1f")),
+    ("KV", "kv_share_peak", _number("kv_share_peak", ".0%")),
+    ("J/Mtok", "energy_j", _number("joules_per_million_output_tokens", ",.0f")),
+    (
+        "$/Mtok",
+        "usd_per_million_output_tokens",
+        _number("usd_per_million_output_tokens", ".4g"),
+    ),
+)
+"""Columns: a title, the figure without which there is none, and what shows it."""

@@ -1,0 +1,97 @@
+"""A client: sends the requests of a load to an engine, and notes when tokens come back."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kernbench.errors import UsageError
+from kernbench.serving.engine import Engine
+from kernbench.serving.loads import Load, Request
+from kernbench.serving.recording import RequestRow, Taken
+
+MOST_IDLE_STEPS = 10_000
+"""Steps in a row that make nothing while requests are left: the engine is stuck."""
+
+
+class Client:
+    """The requests of a load that are still to come, and what came of the others."""
+
+    def __init__(self, load: Load, zero_s: float, vocabulary: int, seed: int) -> None:
+        self.taken = Taken()
+        self._load, self._zero_s = load, zero_s
+        self._vocabulary, self._seed = vocabulary, seed
+        self._left = deque(load.requests)
+        self._free = load.concurrency
+
+    def due(self, now_s: float) -> Iterator[tuple[Request, list[int]]]:
+        """Yield the requests that have come by now, and their prompts."""
+        while self._left:
+            request = self._left[0]
+            arrival_s = request.arrival_s
+            if self._load.concurrency:
+                if not self._free:
+                    return
+                self._free -= 1
+                arrival_s = now_s - self._zero_s
+            elif arrival_s > now_s - self._zero_s:
+                return
+            self._left.popleft()
+            self.taken.rows.append(RequestRow(request=request, arrival_s=arrival_s))
+            yield request, self._prompt(request)
+
+    def _prompt(self, request: Request) -> list[int]:
+        # Each begins elsewhere, so that no block of it is in a cache.
+        begin = (self._seed + 1) * 7919 + request.number * 1_000_003
+        usable = self._vocabulary - 16
+        return [16 + (begin + index * 31) % usable for index in range(request.input_tokens)]
+
+    def sleep_s(self, now_s: float) -> float | None:
+        """Return how long until the next request comes; None: there is none."""
+        return self._zero_s + self._left[0].arrival_s - now_s if self._left else None
+
+    def note(self, outputs: Any, begin_s: float, end_s: float, engine: Engine) -> None:
+        """Note what a step made; in a closed loop, whoever was served sends again."""
+        ended = self.taken.note(outputs, begin_s, end_s, self._zero_s, engine.state())
+        self._free += len(ended) if self._load.concurrency else 0
+
+
+def drive(
+    engine: Engine,
+    load: Load,
+    seed: int = 0,
+    unseen: Callable[[Any], Any] = lambda function: function,
+) -> Taken:
+    """Send all requests of a load to an engine, and return what came of them.
+
+    Requests are taken between steps, as engines take them; each counts from when it came. The
+    client is no part of the engine: ``unseen`` makes of a function one whose calls take no time.
+
+    Raises:
+        UsageError: A request is longer than what the engine takes, or the engine makes nothing of
+            those that it has.
+    """
+    load.check(engine.longest, engine.name)
+    client = Client(load, time.monotonic(), engine.vocabulary, seed)
+    due, note = unseen(lambda now_s: list(client.due(now_s))), unseen(client.note)
+    idle = 0
+    while True:
+        for request, prompt in due(time.monotonic()):
+            engine.add(request.number, prompt, request.output_tokens)
+        if engine.is_idle():
+            wait_s = client.sleep_s(time.monotonic())
+            if wait_s is None:
+                return client.taken
+            time.sleep(max(wait_s, 0.0))
+            continue
+        begin_s = time.monotonic()
+        outputs = list(engine.step())
+        note(outputs, begin_s, time.monotonic(), engine)
+        idle = 0 if outputs else idle + 1
+        if idle > MOST_IDLE_STEPS:
+            raise UsageError(
+                f"{engine.name} made nothing in {idle:,} steps, with "
+                f"{engine.state().waiting} requests waiting: its cache may be too small for them"
+            )

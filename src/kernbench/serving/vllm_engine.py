@@ -1,0 +1,162 @@
+"""vLLM as it is installed, in the process of its program, with weights that hold nothing."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from kernbench.errors import UsageError
+from kernbench.serving.engine import EngineSettings, Output, State
+from kernbench.serving.models import folder_of
+from kernbench.torch_bridge import remark
+
+TRIED = ("0.33.0",)
+"""Versions that served here; another one may want operators or arguments that nobody defined."""
+_VARIABLES = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+
+
+def make_engine(settings: EngineSettings) -> VllmEngine:
+    """Return vLLM's engine of a model.
+
+    Raises:
+        UsageError: vLLM is not installed, or is a version whose engine takes other arguments.
+    """
+    try:
+        found = version("vllm")
+    except PackageNotFoundError:
+        raise UsageError(
+            "vLLM is not installed: pip install --no-deps vllm, and its requirements in Python "
+            "(docs/serving.md)"
+        ) from None
+    if found not in TRIED:
+        remark(
+            f"vLLM {found} was never tried here ({', '.join(TRIED)} was): where it wants operators "
+            "that are not defined, or takes another way for them, the report says so"
+        )
+    for name, value in _VARIABLES.items():
+        os.environ.setdefault(name, value)
+    try:
+        return VllmEngine(settings, found)
+    except (ImportError, AttributeError, TypeError) as error:
+        if found in TRIED:
+            raise
+        raise UsageError(
+            f"vLLM {found} has another engine than the versions that were tried "
+            f"({', '.join(TRIED)}): {type(error).__name__}: {error}"
+        ) from error
+
+
+class VllmEngine:
+    """vLLM's engine, which schedules and runs a step when it is asked to."""
+
+    def __init__(self, settings: EngineSettings, release: str) -> None:
+        from vllm import EngineArgs, SamplingParams
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        self.name = f"vllm {release}"
+        self._last = State(0, 0, 0.0)
+        with tempfile.TemporaryDirectory() as scratch:
+            arguments: dict[str, Any] = {
+                "model": str(folder_of(settings.model, Path(scratch) / "model")),
+                "load_format": "dummy",
+                "skip_tokenizer_init": True,
+                "tensor_parallel_size": settings.tp,
+                # Its kernels decide by numbers that nobody has.
+                "kernel_config": {"enable_jit_warmup": False},
+                "disable_log_stats": False,
+            }
+            if settings.quantization:
+                arguments["quantization"] = settings.quantization
+            if settings.max_model_len:
+                arguments["max_model_len"] = settings.max_model_len
+            arguments.update(settings.arguments)
+            self._engine: Any = LLMEngine.from_engine_args(
+                EngineArgs(**arguments), stat_loggers=[self._logger]
+            )
+        model = self._engine.model_config
+        self.longest: int = model.max_model_len
+        self.vocabulary: int = model.get_vocab_size()
+        self._sampling = SamplingParams
+
+    def _logger(self, config: Any, index: int = 0) -> _StateLog:
+        return _StateLog(self)
+
+    def note(self, running: int, waiting: int, kv_share: float) -> None:
+        """Note what the scheduler says after a step."""
+        self._last = State(running, waiting, kv_share)
+
+    def add(self, number: int, prompt: Sequence[int], output_tokens: int) -> None:
+        """Take a request that is to make so many tokens."""
+        params = self._sampling(
+            max_tokens=output_tokens,
+            temperature=0,
+            ignore_eos=True,
+            detokenize=False,
+            output_kind=_delta(),
+        )
+        self._engine.add_request(str(number), {"prompt_token_ids": list(prompt)}, params)
+
+    def step(self) -> Iterator[Output]:
+        """Do one step, and return what it made."""
+        for each in self._engine.step():
+            seen = each.metrics
+            yield Output(
+                number=int(each.request_id),
+                tokens=len(each.outputs[0].token_ids),
+                is_last=each.finished,
+                begun_s=(seen.scheduled_ts or None) if seen is not None else None,
+                cached_tokens=each.num_cached_tokens or 0,
+                preemptions=seen.num_preemptions if seen is not None else 0,
+            )
+
+    def is_idle(self) -> bool:
+        """Return whether no request is left."""
+        return not self._engine.has_unfinished_requests()
+
+    def state(self) -> State:
+        """Return what it does and holds after the last step."""
+        return self._last
+
+    def forget(self) -> None:
+        """Empty its cache of prompts."""
+        self._engine.reset_prefix_cache()
+
+
+class _StateLog:
+    """A logger of vLLM's, which hears of each step."""
+
+    def __init__(self, engine: VllmEngine) -> None:
+        self._engine = engine
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
+        """Note what the scheduler says."""
+        if scheduler_stats is not None:
+            waiting = scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
+            self._engine.note(
+                scheduler_stats.num_running_reqs, waiting, scheduler_stats.kv_cache_usage
+            )
+
+    def log_engine_initialized(self) -> None:
+        """Say nothing."""
+
+    def log(self) -> None:
+        """Say nothing."""
+
+    def record_sleep_state(self, is_awake: int, level: int) -> None:
+        """Say nothing."""
+
+
+def _delta() -> Any:
+    from vllm.sampling_params import RequestOutputKind
+
+    return RequestOutputKind.DELTA

@@ -1,0 +1,115 @@
+"""``kernbench serve-bench``: an engine of the test's own under load, on a simulated device."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.command_line import kernbench
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+ENGINE = Path(__file__).with_name("paged_engine.py")
+LOAD = ("--input", "64:512", "--output", "4", "--requests", "8", "--slo", "ttft=150us")
+
+
+def served(tmp_path: Path, *options: str | Path) -> dict[str, Any]:
+    result = kernbench("serve-bench", ENGINE, "--json", tmp_path / "found.json", *LOAD, *options)
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads((tmp_path / "found.json").read_text())
+    return found
+
+
+@pytest.mark.adr("0269-D1")
+@pytest.mark.adr("0269-D3")
+@pytest.mark.adr("0269-D4")
+def test_each_load_of_a_list_is_served_and_waits_more_at_a_higher_rate(tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    found = served(tmp_path, "--rate", "500,200000", "--engine-arg", "pages=64", "--csv", table)
+    slow, fast = (each["figures"] for each in found["loads"])
+    assert slow["output_tokens"] == fast["output_tokens"] == 8 * 4
+    assert fast["requests_per_s"] > slow["requests_per_s"]
+    assert fast["queue_s"]["p50"] > 2 * slow["queue_s"]["p50"]
+    assert fast["waiting_peak"] > 0 < slow["energy_j"]
+    assert fast["kept"] < slow["kept"]
+    with table.open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 16
+    for row in rows:
+        parts = float(row["queue_s"]) + float(row["prefill_s"])
+        assert parts == pytest.approx(float(row["ttft_s"]), abs=1e-11)
+
+
+@pytest.mark.adr("0269-D3")
+def test_the_rate_that_is_found_keeps_to_the_bound_and_the_next_does_not(tmp_path: Path) -> None:
+    found = served(tmp_path, "--find-rate", "--rate", "4000", "--attained", "0.75")
+    by_rate = {
+        float(each["load"].removeprefix("rate ")): each["figures"]["kept"]
+        for each in found["loads"]
+    }
+    low, high = found["rate_found"]["rate"], found["rate_found"]["above"]
+    assert low < high < 1.06 * low
+    assert max(by_rate[each] for each in by_rate if each == pytest.approx(low, rel=1e-4)) >= 0.75
+    assert max(by_rate[each] for each in by_rate if each == pytest.approx(high, rel=1e-4)) < 0.75
+
+
+@pytest.mark.adr("0269-D2")
+@pytest.mark.campaign
+def test_two_runs_give_the_same_bytes_with_any_hash_seed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kernbench", "serve-bench", str(ENGINE), *LOAD]
+    texts = [
+        subprocess.run(
+            [*command, "--rate", "9000", "--json", "-"],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            cwd=tmp_path,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert texts[0] == texts[1]
+    assert json.loads(texts[0])["loads"][0]["figures"]["requests"] == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("vlm", "--rate", "1"), "unknown engine 'vlm'.*vllm"),
+        (("none.py", "--rate", "1"), "there is no file none.py"),
+        (("vllm",), "a load is one of --rate R, --concurrency C and --trace FILE, but got none"),
+        (("vllm", "--rate", "1", "--concurrency", "2"), "but got --rate and --concurrency"),
+        (("vllm", "--rate", "0"), "--rate must be a number above 0"),
+        (("vllm", "--rate", "1", "--slo", "ttft=200"), "--slo must be bounds such as"),
+        (("vllm", "--rate", "1", "--find-rate"), "--find-rate needs --slo"),
+        (("vllm", "--concurrency", "4", "--burst", "2"), "--burst is of arrivals at a --rate"),
+        (("vllm", "--rate", "1", "--input", "9:3"), "--input 9:3: the first number"),
+        (("vllm", "--rate", "1", "--engine-arg", "x"), "--engine-arg must be NAME=VALUE"),
+        (
+            ("vllm", "--rate", "1", "--model", "llama-3-70b"),
+            "llama-3-70b has 141 GB of weights, and 1 device has 85 GB: give --tp 2",
+        ),
+        (("vllm", "--rate", "1", "--tp", "16"), "--tp 16: h100-sxm has 8 devices"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_before_anything_runs(
+    options: tuple[str, ...], expected: str
+) -> None:
+    import re
+
+    result = kernbench("serve-bench", *options)
+    assert result.exit_code == 2
+    assert re.search(expected, result.output), result.output
+
+
+def test_a_request_longer_than_the_model_is_named(tmp_path: Path) -> None:
+    result = kernbench("serve-bench", ENGINE, "--rate", "9", "--input", "5000")
+    assert result.exit_code != 0
+    assert "request 0 has 5,000 tokens and asks for 128" in result.output
+    assert "Traceback" not in result.output
