@@ -227,7 +227,7 @@ def _latent(
     """Run attention of queries ``(batch, queries, heads, size)`` to latent vectors in pages.
 
     Queries are the parts of ``queries_of``, one after another; ``out`` is ``(batch, queries, heads,
-    values)``, whose size is that of the vectors' first elements, ``lse`` ``(batch, heads, queries)``.
+    values)``, as long as the first elements of vectors; ``lse`` ``(batch, heads, queries)``.
     """
     batch, queries, heads, values = out.shape
     size, dtype = cache.shape[-1], queries_of[0].dtype
