@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +181,16 @@ def test_threads_end_with_their_process_as_those_of_a_real_one_do(
 
 def test_modules_that_a_finder_of_the_program_finds_are_each_processs_own() -> None:
     simulated(PROGRAM, "own_finder")
+
+
+def test_a_process_has_a_main_thread_and_lists_its_own_threads(tmp_path: Path) -> None:
+    simulated(PROGRAM, "threads", tmp_path, nprocs=2)
+    seen = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
+    assert seen == [[True, 2, True, 1], [True, 3, True, 1]]
+
+
+@pytest.mark.adr("0214-D4")
+def test_an_event_loop_hears_the_signals_of_its_process_alone(tmp_path: Path) -> None:
+    simulated(PROGRAM, "signals_in_a_loop", tmp_path, nprocs=2)
+    seen = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
+    assert seen == ["Event loop stopped before Future completed.", True]

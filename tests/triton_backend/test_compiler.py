@@ -132,6 +132,19 @@ def test_the_key_of_the_disk_cache_names_the_backend_and_its_revision() -> None:
     assert KernbenchBackend(compiler.TARGET).hash() == f"kernbench-{revision}-ttir"
 
 
+def test_the_key_of_the_disk_cache_has_the_precision_of_products(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from kernbench.triton_backend import compiler
+
+    backend = KernbenchBackend(compiler.TARGET)
+    hashes = {backend.hash()}
+    for precision in ("ieee", "tf32x3"):
+        monkeypatch.setenv("TRITON_F32_DEFAULT", precision)
+        hashes.add(backend.hash())
+    assert len(hashes) == 3
+
+
 def test_options_with_another_value_have_another_hash() -> None:
     assert KernbenchOptions().hash() == KernbenchOptions().hash()
     assert KernbenchOptions(num_stages=2).hash() != KernbenchOptions(num_stages=4).hash()

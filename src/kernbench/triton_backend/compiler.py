@@ -8,6 +8,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+from triton import knobs
 from triton.backends.compiler import BaseBackend, GPUTarget
 
 from kernbench.errors import UsageError
@@ -170,7 +171,14 @@ class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no ty
         return bool(target.backend == BACKEND_NAME)
 
     def hash(self) -> str:
-        return f"{BACKEND_NAME}-{PIPELINE_REVISION}-{self.target.arch}"
+        """Return what tells kernels of this back end apart in the disk cache.
+
+        With the precision that ``tl.dot`` takes where a kernel names none (``TRITON_F32_DEFAULT``),
+        which Triton itself leaves out of its key.
+        """
+        precision = knobs.language.fp32_default
+        name = f"{BACKEND_NAME}-{PIPELINE_REVISION}-{self.target.arch}"
+        return name if precision is None else f"{name}-{precision}"
 
     def parse_options(self, options: dict[str, Any]) -> KernbenchOptions:
         from kernbench.kernel_ir import NO_CUDA

@@ -43,6 +43,7 @@ def state() -> dict[str, Any]:
     import decimal
     import gc
     import logging
+    import reprlib
     import socket
     import types
 
@@ -71,18 +72,26 @@ def state() -> dict[str, Any]:
         "recursion": sys.getrecursionlimit(),
         "module": "kb_not_installed" in sys.modules,
         "writes": [vars(each).get("__setattr__") for each in (type(sys), type, abc.ABCMeta)],
+        "objects": [dict(vars(each)) for each in (reprlib.aRepr, logging.lastResort, exit)],
+        "of objects": [
+            vars(each).get("__setattr__")
+            for each in (reprlib.Repr, decimal.Context, torch._ops.OpOverload)
+        ],
+        "prec": decimal.BasicContext.prec,
+        "collected": gc.get_threshold(),
     }
 
 
 @pytest.mark.adr("0226-D1")
 @pytest.mark.adr("0226-D2")
 @pytest.mark.adr("0226-D3")
+@pytest.mark.adr("0226-D6")
 def test_each_kind_of_state_is_a_ranks_own_as_in_real_processes_and_gone_afterwards(
     tmp_path: Path,
 ) -> None:
     before = state()
     ours, theirs = both(tmp_path, "assigned.py", nprocs=2)
-    assert len(theirs[0]) >= 100
+    assert len(theirs[0]) >= 122
     assert not [each for each in theirs[0].values() if "Error" in str(each)]
     for rank in range(2):
         differing = {k: (ours[rank][k], v) for k, v in theirs[rank].items() if ours[rank][k] != v}

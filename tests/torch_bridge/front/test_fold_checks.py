@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("torch")
 
 from kernbench.cli.options import COVERING
-from kernbench.cli.programs.fold_checks import axes_of_more, chosen
+from kernbench.cli.programs.fold_checks import axes_of_more, chosen, ranks_named_in
 from kernbench.retiming import RankWork, first_difference, work_of_ranks
 from kernbench.runtime_api import Folding, RankAxis, RuntimeContext
 from tests.forked import PYTORCH, run_forked
@@ -156,6 +156,24 @@ def test_up_to_eight_ranks_all_are_run() -> None:
     # Those of a pipeline run together.
     of_stages = Folding(8, (RankAxis(4, 2),))
     assert chosen(of_stages, [(0, 1, 2, 3)], 8, COVERING).bases == [1, 2, 3]
+
+
+@pytest.mark.adr("0231-D3")
+def test_the_last_rank_and_those_that_the_program_names_are_run() -> None:
+    program = """
+def logs(rank, world):
+    return rank == 5 or (rank in (9, 12) and world > 3) or rank == world - 1
+WIDTH = 11
+"""
+    named = ranks_named_in(compile(program, "program.py", "exec"))
+    assert named == {3, 5, 9, 12}
+    found = chosen(Folding(16), [tuple(range(16))], 8, COVERING, named)
+    assert {3, 5, 9, 12, 15} <= set(found.bases)
+    assert found.covers == "all 8 places in a node and all 1 groups of ranks"
+    assert (
+        "2 of 5 ranks that the program names"
+        in chosen(Folding(16), [tuple(range(16))], 8, 2, named).covers
+    )
 
 
 def test_a_check_of_some_says_what_it_has_not_covered() -> None:

@@ -16,8 +16,10 @@ import copy
 import copyreg
 import csv
 import decimal
+import email.policy
 import functools
 import gc
+import http
 import json
 import locale
 import logging
@@ -28,6 +30,7 @@ import pickle
 import pkgutil
 import pprint
 import random
+import reprlib
 import shutil
 import socket
 import string
@@ -61,6 +64,10 @@ from torch.distributions.constraint_registry import biject_to
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
 from torch.utils.data._utils import collate
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import own_state
 
 KINDS: dict[str, Any] = {}
 
@@ -993,6 +1000,182 @@ def threads_of_operations(rank):
     torch.set_num_interop_threads(1 + rank)
     yield
     return torch.get_num_interop_threads()
+
+
+# Attributes of objects that are no modules, classes or functions.
+
+
+@kind
+def an_encoder_that_is_there(rank):
+    json._default_encoder.sort_keys = rank == 0
+    yield
+    found = json.dumps({"b": 0, "a": 0})
+    json._default_encoder.sort_keys = False
+    return found
+
+
+@kind
+def limits_of_representations(rank):
+    reprlib.aRepr.maxlist = rank + 1
+    yield
+    return reprlib.repr([1, 2, 3])
+
+
+@kind
+def a_method_of_an_object(rank):
+    reprlib.aRepr.repr_frozenset = lambda x, level: f"of rank {rank}"
+    yield
+    return reprlib.repr(frozenset((1,)))
+
+
+@kind
+def a_class_of_an_object(rank):
+    class Mine(string.Formatter):
+        kb_rank = rank
+
+    logging._defaultFormatter.kb_formatter = string.Formatter()
+    logging._defaultFormatter.kb_formatter.__class__ = Mine
+    yield
+    return logging._defaultFormatter.kb_formatter.kb_rank
+
+
+@kind
+def an_object_that_mock_patches(rank):
+    with unittest.mock.patch("reprlib.aRepr.maxdict", rank + 1):
+        yield
+        inside = reprlib.aRepr.maxdict
+    return [inside, reprlib.aRepr.maxdict]
+
+
+@kind
+def a_frozen_object(rank):
+    object.__setattr__(email.policy.default, "kb_rank", rank)
+    yield
+    return email.policy.default.kb_rank
+
+
+@kind
+def a_dictionary_of_an_object(rank):
+    vars(reprlib.aRepr)["maxother"] = rank + 5
+    yield
+    return reprlib.aRepr.maxother
+
+
+@kind
+def a_deleted_attribute_of_an_object(rank):
+    if rank == 1:
+        del reprlib.aRepr.maxlevel
+    yield
+    return hasattr(reprlib.aRepr, "maxlevel")
+
+
+@kind
+def a_level_by_a_method_of_the_object(rank):
+    logging.lastResort.setLevel(10 * (rank + 1))
+    yield
+    return logging.lastResort.level
+
+
+@kind
+def an_attribute_of_a_logger(rank):
+    logging.getLogger("kb.attributes").kb_rank = rank
+    yield
+    return logging.getLogger("kb.attributes").kb_rank
+
+
+@kind
+def an_attribute_of_a_constraint(rank):
+    constraints.simplex.event_dim = rank + 3
+    yield
+    return constraints.simplex.event_dim
+
+
+@kind
+def a_member_of_an_enumeration(rank):
+    http.HTTPStatus.NOT_FOUND.phrase = f"of rank {rank}"
+    yield
+    return http.HTTPStatus(404).phrase
+
+
+@kind
+def an_operation_of_torch(rank):
+    torch.ops.aten.add.kb_rank = rank
+    torch.ops.aten.add.Tensor.kb_rank = rank + 10
+    yield
+    return [torch.ops.aten.add.kb_rank, torch.ops.aten.add.Tensor.kb_rank]
+
+
+@kind
+def a_function_that_a_function_has_made(rank):
+    F.max_pool2d.kb_rank = rank
+    yield
+    return F.max_pool2d.kb_rank
+
+
+@kind
+def a_context_of_decimals(rank):
+    decimal.BasicContext.prec = rank + 4
+    yield
+    return decimal.BasicContext.prec
+
+
+@kind
+def a_state_of_the_scripts(rank):
+    torch.jit._state._enabled.enabled = rank == 1
+    yield
+    found = torch.jit._state._enabled.enabled
+    torch.jit._state._enabled.enabled = True
+    return found
+
+
+@kind
+def an_object_that_only_a_module_of_the_program_names(rank):
+    own_state.limit_representations(rank)
+    yield
+    return own_state.limit_of_representations()
+
+
+@kind
+def what_python_ends_by(rank):
+    builtins.exit.eof = f"of rank {rank}"
+    yield
+    return repr(builtins.exit)
+
+
+@kind
+def thresholds_of_collections(rank):
+    before = gc.get_threshold()
+    gc.set_threshold(before[0] + rank + 1, *before[1:])
+    yield
+    found = gc.get_threshold()[0] - before[0]
+    gc.set_threshold(*before)
+    return found
+
+
+@kind
+def how_libraries_are_opened(rank):
+    before = sys.getdlopenflags()
+    sys.setdlopenflags(before | (os.RTLD_GLOBAL if rank else 0))
+    yield
+    found = sys.getdlopenflags() - before
+    sys.setdlopenflags(before)
+    return found
+
+
+@kind
+def how_workers_start(rank):
+    torch.multiprocessing.set_start_method("fork" if rank else "spawn", force=True)
+    yield
+    return torch.multiprocessing.get_start_method()
+
+
+@kind
+def threads_within_operations(rank):
+    torch.set_num_threads(rank + 1)
+    yield
+    found = torch.get_num_threads()
+    torch.set_num_threads(1)
+    return found
 
 
 def main(folder, *names):

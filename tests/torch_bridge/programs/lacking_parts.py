@@ -124,6 +124,8 @@ def what_a_device_can_answer_is_answered() -> None:
     with torch.cuda.stream(stream):
         assert torch.cuda.ExternalStream(stream.cuda_stream) == stream
         assert torch.cuda.get_stream_from_external(stream.cuda_stream) == stream
+    # Of another library, which has only its handle.
+    assert torch.cuda.ExternalStream(stream.cuda_stream) == stream
     assert Stream is torch.cuda.Stream
     assert Event is torch.cuda.Event
     torch.cuda.set_sync_debug_mode("default")

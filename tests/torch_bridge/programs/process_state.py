@@ -3,10 +3,12 @@
 python process_state.py CASE [ARGUMENTS]
 """
 
+import asyncio
 import gc
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +23,51 @@ import own_state
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+
+
+def threads(folder):
+    """Each process has a main thread, and lists its own threads."""
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("gloo")
+    going = threading.Event()
+    started = [threading.Thread(target=going.wait) for _ in range(rank + 1)]
+    for each in started:
+        each.start()
+    dist.barrier()
+    seen = [
+        threading.current_thread() is threading.main_thread(),
+        threading.active_count(),
+        all(each in threading.enumerate() for each in started),
+    ]
+    going.set()
+    for each in threading.enumerate():
+        if each is not threading.main_thread():
+            each.join()
+    seen.append(threading.active_count())
+    Path(folder, f"rank{rank}.json").write_text(json.dumps(seen))
+
+
+def signals_in_a_loop(folder):
+    """A signal handler of an event loop."""
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("gloo")
+
+    async def wait():
+        heard, loop = asyncio.Event(), asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, heard.set)
+        if rank == 1:
+            loop.call_later(0.01, os.kill, os.getpid(), signal.SIGUSR1)
+        else:
+            loop.call_later(0.02, loop.stop)
+        await heard.wait()
+        loop.remove_signal_handler(signal.SIGUSR1)
+        return signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+
+    try:
+        seen = asyncio.run(wait())
+    except RuntimeError as error:
+        seen = str(error)
+    Path(folder, f"rank{rank}.json").write_text(json.dumps(seen))
 
 
 def everything(folder):

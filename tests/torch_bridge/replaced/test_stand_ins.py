@@ -42,6 +42,13 @@ def test_attention_of_a_stand_in_is_pytorchs(machine: str, tmp_path: Path) -> No
     assert {f"flash_attn._flash_attn_{kind}" for kind in ("forward", "varlen_forward")} < names
 
 
+def test_a_stand_in_that_is_only_looked_for_has_not_run(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import flash_attn, torch\ntorch.ones(2, device='cuda').sum()\n")
+    context = simulated(program)
+    assert _SAID not in [line for each in context.run.remarks for line in each()]
+
+
 def test_ring_attention_has_the_gradients_of_all_keys() -> None:
     simulated("ring_attention.py", machine="a100-sxm-80g:1")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernbench.cli.options import COVERING
 from kernbench.errors import UsageError
@@ -20,8 +22,10 @@ MOST_COVERING = 64
 
 
 PLACES, GROUPS = "places in a node", "groups of ranks"
+NAMED = "ranks that the program names"
 Covered = tuple[str, tuple["RankAxis", ...], int]
-"""A place in a node, or a group: in which rows of which axes, and its first rank."""
+"""A place in a node, a group (in which rows of which axes, and its first rank), or a rank."""
+_COMPARISONS = frozenset(("COMPARE_OP", "CONTAINS_OP"))
 
 
 class CoveringRanks(NamedTuple):
@@ -41,14 +45,34 @@ class FoldVerdict(NamedTuple):
     is_same_time: bool
 
 
+def ranks_named_in(program: CodeType) -> frozenset[int]:
+    """Return the numbers that code compares something with: a rank may differ by its number."""
+    numbers: set[int] = set()
+    codes = [program]
+    for code in codes:
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+        before: Any = None
+        for step in dis.get_instructions(code):
+            if step.opname in _COMPARISONS:
+                parts = before if isinstance(before, (tuple, frozenset)) else (before,)
+                numbers.update(each for each in parts if type(each) is int)
+            before = step.argval if step.opname == "LOAD_CONST" else None
+    return frozenset(numbers)
+
+
 def chosen(
-    folding: Folding, groups: Sequence[tuple[int, ...]], per_node: int, num_checks: int
+    folding: Folding,
+    groups: Sequence[tuple[int, ...]],
+    per_node: int,
+    num_checks: int,
+    named: Iterable[int] = (),
 ) -> CoveringRanks:
     """Return which other ranks to run, so many or as many as cover what is taken to be equal.
 
-    Those that cover most come first: places in a node, and groups of which no rank has run yet.
+    Those that cover most come first: places in a node, groups of which no rank has run yet, and
+    the last rank and those that are ``named``.
     """
-    covers = _covers(folding, groups, per_node)
+    covers = _covers(folding, groups, per_node, named)
     wanted = set().union(*covers.values())
     left = wanted - covers.pop(0)
     is_covering = num_checks == COVERING
@@ -67,18 +91,21 @@ def chosen(
 
 
 def _covers(
-    folding: Folding, groups: Sequence[tuple[int, ...]], per_node: int
+    folding: Folding, groups: Sequence[tuple[int, ...]], per_node: int, named: Iterable[int]
 ) -> dict[int, set[Covered]]:
     """Return by rank what it covers, and those that have to run with it: only the first of them."""
     from kernbench.runtime_api import axes_of
 
     rows = {axes_of(group, folding.num_ranks) for group in groups} - {None}
     found: dict[int, set[Covered]] = {}
+    singled = {folding.num_ranks - 1, *named}
     for rank in range(folding.num_ranks):
         base = _first_of(rank, folding.axes)
         covered = found.setdefault(base, {(PLACES, (), rank % per_node)})
         covered.add((PLACES, (), rank % per_node))
         covered.update((GROUPS, axes, _first_of(rank, axes)) for axes in rows if axes)
+        if rank in singled:
+            covered.add((NAMED, (), rank))
     return found
 
 
@@ -89,10 +116,11 @@ def _first_of(rank: int, axes: Iterable[RankAxis]) -> int:
 
 def _in_words(wanted: set[Covered], left: set[Covered]) -> str:
     said = []
-    for kind in (PLACES, GROUPS):
+    for kind in (PLACES, GROUPS, NAMED):
         total = sum(each[0] == kind for each in wanted)
         missed = sum(each[0] == kind for each in left)
-        said.append(f"{total - missed} of {total} {kind}" if missed else f"all {total} {kind}")
+        if missed or kind != NAMED:
+            said.append(f"{total - missed} of {total} {kind}" if missed else f"all {total} {kind}")
     return " and ".join(said)
 
 

@@ -12,9 +12,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from kernbench.cli.programs.fold_checks import axes_of_more, chosen, failed, verdict
+from kernbench.cli.programs.fold_checks import (
+    axes_of_more,
+    chosen,
+    failed,
+    ranks_named_in,
+    verdict,
+)
 from kernbench.cli.programs.reporting import ReportOptions, run_and_report
 from kernbench.clock import listed
 from kernbench.errors import UsageError
@@ -159,20 +166,34 @@ class Failed(NamedTuple):
 
 
 def run_ranks(
-    make_context: MakeContext, num_ranks: int, work: Work, options: FoldOptions, outputs: Outputs
+    make_context: MakeContext,
+    num_ranks: int,
+    work: Work,
+    options: FoldOptions,
+    outputs: Outputs,
+    code: CodeType | None = None,
 ) -> int:
-    """Run a program with all ranks, or folded if that is asked for; return its exit status."""
+    """Run a program with all ranks, or folded if that is asked for; return its exit status.
+
+    ``code`` is the program's, which may name ranks.
+    """
 
     def report(context: RuntimeContext) -> int:
         return run_and_report(context, options, outputs, partial(work, context))
 
     if is_folded(options):
-        return _run_folded(make_context, num_ranks, options, work, report)
+        named = ranks_named_in(code) if code is not None and options.fold_check else frozenset()
+        return _run_folded(make_context, num_ranks, options, work, report, named)
     return report(make_context())
 
 
 def _run_folded(
-    make_context: MakeContext, num_ranks: int, options: FoldOptions, work: Work, report: Work
+    make_context: MakeContext,
+    num_ranks: int,
+    options: FoldOptions,
+    work: Work,
+    report: Work,
+    named: frozenset[int],
 ) -> int:
     """Run a program with as few ranks as stand for all, and report; return its exit status.
 
@@ -212,7 +233,7 @@ def _run_folded(
                     check.measure_libraries()
                 if not num_checks:
                     return []
-                lines, is_same_work = check.compare(num_checks)
+                lines, is_same_work = check.compare(num_checks, named)
                 fails.append(not is_same_work)
                 return lines
 
@@ -282,13 +303,13 @@ class _Check:
         )
         folding.once_ps = num_calls * self._call_ps
 
-    def compare(self, num_checks: int) -> tuple[list[str], bool]:
+    def compare(self, num_checks: int, named: frozenset[int]) -> tuple[list[str], bool]:
         """Return what a check of so many other ranks says, and whether they do the same work."""
         folding = self._folding
         known = self._known
         if known is None or known.axes != folding.axes:
             known = self._watched(0)
-        bases, covers = chosen(folding, known.groups, self._per_node, num_checks)
+        bases, covers = chosen(folding, known.groups, self._per_node, num_checks, named)
         if not bases:
             return [], True
         others: dict[int, RankWork] = {}

@@ -208,7 +208,7 @@ def _run(
         return context
 
     return guarded(
-        lambda: run_ranks(make_context, num_ranks, work, options, outputs), options.debug
+        lambda: run_ranks(make_context, num_ranks, work, options, outputs, code), options.debug
     )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import partial
+from gc import get_threshold, set_threshold
 from typing import TYPE_CHECKING, Any
 
 from kernbench.clock import Carrier, Rank, Timer, on_greenlet, raised_at, wait_line
@@ -217,8 +217,8 @@ class SpawnContext:
                 self._run.simulation.cancel(death)
         self._deaths.clear()
         thresholds, self._thresholds = self._thresholds, None
-        if thresholds is not None and gc.get_threshold() == _scaled(thresholds, len(self._ranks)):
-            gc.set_threshold(*thresholds)
+        if thresholds is not None and get_threshold() == _scaled(thresholds, len(self._ranks)):
+            set_threshold(*thresholds)
 
     def _let_garbage_wait(self, nprocs: int) -> None:
         """Scale the garbage collector's thresholds by the number of ranks.
@@ -226,8 +226,8 @@ class SpawnContext:
         What a rank holds while others run would otherwise be scanned again and again because of
         what they allocate. A program that asks for the thresholds sees the scaled ones.
         """
-        self._thresholds = gc.get_threshold()
-        gc.set_threshold(*_scaled(self._thresholds, nprocs))
+        self._thresholds = get_threshold()
+        set_threshold(*_scaled(self._thresholds, nprocs))
 
     def _end_after_deadlock(self) -> None:
         self._run.simulation.abandon()

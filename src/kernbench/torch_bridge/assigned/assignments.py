@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from kernbench.torch_bridge.assigned.in_c import Setting, say_of_calls, tell_of_calls
+from kernbench.torch_bridge.assigned.objects import WRITES_DIRECTLY, SharedObjects
 from kernbench.torch_bridge.assigned.owners import Owners, is_simple
 from kernbench.torch_bridge.assigned.registries import (
     codes_of,
     is_machinery,
-    kind_of,
     registries_of,
 )
 from kernbench.torch_bridge.assigned.tables import (
@@ -23,16 +24,21 @@ from kernbench.torch_bridge.assigned.tables import (
     Dispatching,
     MemoryWords,
     ModuleSpace,
+    Space,
     Table,
     kept_elsewhere,
     table_of,
 )
 from kernbench.torch_bridge.assigned.writes import (
     CAN_SEE_CLASSES,
+    of_class,
+    own_dict,
     put,
+    read,
     tell_of_classes,
     tell_of_functions,
     tell_of_modules,
+    tell_of_objects,
 )
 from kernbench.torch_bridge.base.patches import MISSING, Patches
 from kernbench.torch_bridge.processes.process import HERE, Process
@@ -41,9 +47,9 @@ _OWN_FRAMES = 3
 """``_note`` and what calls it, up to who writes."""
 _LEFT_OUT = ("kernbench.", "importlib.", "_frozen_importlib")
 """Modules that write for all: ours, and those that import."""
-_LISTS = (gc.callbacks, sys.path_hooks)
+_CONTAINERS = (gc.callbacks, sys.path_hooks)
 """What programs add to in modules that are left out otherwise, with the list of finders."""
-_WRITES_DIRECTLY = {"vars", "__dict__"}
+_LONGEST_PATH = 200
 _MOST_CHANGES_OF_ALL = 32
 """A table that changes more often without anything of a process's own is a cache."""
 
@@ -68,26 +74,26 @@ class OwnAttribute:
     def show(self) -> None:
         if not self._is_shown:
             self._is_shown = True
-            self._base = _read(self.owner, self.name)
+            self._base = read(self.owner, self.name)
             put(self.owner, self.name, self._value)
 
     def hide(self) -> bool:
         """Show what all have, and return whether the process still has something else."""
         if self._is_shown:
             self._is_shown = False
-            self._value = _read(self.owner, self.name)
+            self._value = read(self.owner, self.name)
             if self._value is not self._base:
                 put(self.owner, self.name, self._base)
         return self._value is not self._base
 
     def copy(self) -> OwnAttribute:
         """Return the same for another process."""
-        value = _read(self.owner, self.name) if self._is_shown else self._value
+        value = read(self.owner, self.name) if self._is_shown else self._value
         return OwnAttribute(self.owner, self.name, self._base, value, False, self._owners)
 
     def is_own_in_place_of_alls(self) -> bool:
         is_own = self._owners.is_own
-        return self._base is not MISSING and is_own(_read(self.owner, self.name))
+        return self._base is not MISSING and is_own(read(self.owner, self.name))
 
 
 class Assignments:
@@ -105,20 +111,20 @@ class Assignments:
         self._watched: set[int] = set()
         """Containers of tables, by identity."""
         self._words = MemoryWords()
-        self._names: frozenset[str] = frozenset()
-        """The names that the program uses."""
-        self._packages: frozenset[str] = frozenset()
+        self._objects = SharedObjects(self._owners, self._tell_of, self._watch_named)
+        self._patches = Patches()
         self._said = base.session.for_all
 
     def install(self, patches: Patches) -> None:
         """Keep what is assigned from now on for its process."""
+        self._patches = patches
         tell_of_calls(self._begin_setting, patches)
         say_of_calls(self._said.setdefault, patches)
         tell_of_modules(self._note, patches)
         if CAN_SEE_CLASSES:
             tell_of_classes(self._note, patches)
             tell_of_functions(self._note, patches)
-        self._watch(table_of(each, self._owners) for each in (*_LISTS, sys.meta_path))
+        self._watch(table_of(each, self._owners) for each in (*_CONTAINERS, sys.meta_path))
 
     def close(self) -> None:
         """Show what all have, at the end of a run, before anything that it replaced is restored.
@@ -130,6 +136,7 @@ class Assignments:
     def meet(self, module: ModuleType) -> None:
         """Watch the registries of a module that all share."""
         self._watch(self._tables_of(module))
+        self._objects.meet(module)
 
     def _tables_of(self, module: ModuleType) -> Iterator[Table]:
         if is_machinery(module.__name__) or not self._owners.is_shared(module):
@@ -142,7 +149,7 @@ class Assignments:
             yield table_of(each, owners)
         if registries.names:
             yield Assigned(module, registries.names, owners)
-        yield from self._expected(module)
+        yield from self._spaces_of(module)
 
     def _watch(self, tables: Iterable[Table]) -> None:
         added: list[Table] = []
@@ -154,26 +161,36 @@ class Assignments:
         self._words.follow([each.container for each in added])
 
     def expect(self, program: CodeType) -> None:
-        """Watch what a program changes directly, too: containers, and dictionaries of modules.
+        """Watch what code of the program's own changes directly, too: by the names in it.
 
-        By the names in it, in what it imports.
+        Containers, dictionaries of modules and attributes of objects, in what it imports.
         """
-        self._names = frozenset(name for code in codes_of(program) for name in code.co_names)
-        self._packages = frozenset(name.partition(".")[0] for name in self._names)
+        names = frozenset(_names_in(program))
         modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
-        self._watch(chain.from_iterable(map(self._tables_of, modules)))
+        is_first = not self._objects.names
+        is_direct = self._writes_directly()
+        self._objects.expect(names, modules)
+        if is_first:
+            self._watch(chain.from_iterable(map(self._tables_of, modules)))
+        elif self._writes_directly() and not is_direct:
+            self._watch(chain.from_iterable(map(self._spaces_of, modules)))
+        if "logging" in names:
+            self._tell_of(logging.Logger)
 
-    def _expected(self, module: ModuleType) -> Iterator[Table]:
-        if module.__name__.partition(".")[0] in self._packages:
-            space = vars(module)
-            named = [space[each] for each in self._names & space.keys()]
-            for each in [value for value in named if isinstance(value, type)]:
-                named += [vars(each)[name] for name in self._names & vars(each).keys()]
-            for each in named:
-                if kind_of(each) is not None:
-                    yield table_of(each, self._owners)
-            if not self._names.isdisjoint(_WRITES_DIRECTLY):
-                yield ModuleSpace(module, self._owners)
+    def _tell_of(self, kind: type) -> None:
+        tell_of_objects(kind, self._note_in_object, self._patches)
+
+    def _watch_named(self, containers: list[Any], spaces: list[dict[str, Any]]) -> None:
+        self._watch(table_of(each, self._owners) for each in containers)
+        self._watch(Space(each, self._owners) for each in spaces)
+
+    def _writes_directly(self) -> bool:
+        return not self._objects.names.isdisjoint(WRITES_DIRECTLY)
+
+    def _spaces_of(self, module: ModuleType) -> Iterator[Table]:
+        is_watched = not is_machinery(module.__name__) and self._owners.is_shared(module)
+        if is_watched and self._writes_directly() and self._objects.is_named(module):
+            yield ModuleSpace(module, self._owners)
 
     def start(self, process: Process, is_forked: bool) -> None:
         """Give a new process what it has of its parent's."""
@@ -246,9 +263,11 @@ class Assignments:
         if process is None or key in process.assigned:
             return
         writer = str(sys._getframe(_OWN_FRAMES).f_globals.get("__name__"))
-        if writer.startswith(_LEFT_OUT) or not self._owners.is_shared(owner):
+        if writer.startswith(_LEFT_OUT):
             return
-        base = _read(owner, name)
+        if not self._owners.is_shared(owner) and owner not in self._objects:
+            return
+        base = read(owner, name)
         if base is value or name in kept_elsewhere(owner.__name__):
             return
         is_late = base is MISSING and not self._owners.is_own_name(writer)
@@ -256,6 +275,20 @@ class Assignments:
             # A library that loads a part of itself, for all.
             return
         process.assigned[key] = OwnAttribute(owner, name, base, value, True, self._owners)
+
+    def _note_in_object(self, owner: Any, name: str, value: Any) -> None:
+        """Note that an attribute of an object of a class is about to be assigned."""
+        process = self._noted()
+        key = (id(owner), name)
+        if process is None or owner not in self._objects or key in process.assigned:
+            return
+        if isinstance(of_class(owner, name), property):
+            # Which assigns others.
+            return
+        base, frame = read(owner, name), sys._getframe(_OWN_FRAMES)
+        can_be_kept = base is not MISSING or own_dict(owner) or hasattr(owner, "__dict__")
+        if can_be_kept and self._objects.is_by_program(owner, frame, base, value):
+            process.assigned[key] = OwnAttribute(owner, name, base, value, True, self._owners)
 
     def _join(self, process: Process) -> None:
         self._shown = process
@@ -299,14 +332,15 @@ class Assignments:
                 process.registered[position] = own
             else:
                 process.registered.pop(position, None)
-                table.num_changes_of_all += not isinstance(table, Assigned)
+                table.num_changes_of_all += table.may_be_cache
                 if table.num_changes_of_all == _MOST_CHANGES_OF_ALL:
                     self._words.forget(position)
 
 
-def _read(owner: Any, name: str) -> Any:
-    """Return an own attribute as it is kept, ``MISSING`` if there is none."""
-    kind = next((each for each in (type, FunctionType) if isinstance(owner, each)), None)
-    if name == "__class__" or (kind is not None and name in vars(kind)):
-        return getattr(owner, name, MISSING)
-    return vars(owner).get(name, MISSING)
+def _names_in(program: CodeType) -> Iterator[str]:
+    """Yield the names in code, also those in strings, by which some functions are told them."""
+    for code in codes_of(program):
+        yield from code.co_names
+        for value in code.co_consts:
+            if isinstance(value, str) and len(value) < _LONGEST_PATH:
+                yield from value.split(".")

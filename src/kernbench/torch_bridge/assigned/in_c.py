@@ -8,13 +8,16 @@ import calendar
 import codecs
 import csv
 import faulthandler
+import gc
 import locale
+import multiprocessing.context
 import os
 import resource
 import socket
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Hashable
 from functools import partial, wraps
 from typing import Any
@@ -44,13 +47,32 @@ def _policy() -> Any:
     return vars(asyncio.events)["_event_loop_policy"]
 
 
+_contexts: Any = multiprocessing.context
+
+
+def _start_method() -> Any:
+    return vars(_contexts)["_default_context"]._actual_context
+
+
+def _set_start_method(context: Any) -> None:
+    vars(_contexts)["_default_context"]._actual_context = context
+
+
+_start = "start method", _start_method, _set_start_method
+_set_threshold, _num_threads = gc.set_threshold, torch.set_num_threads
 _set_digits, _set_timeout = sys.set_int_max_str_digits, socket.setdefaulttimeout
 _set_policy = asyncio.set_event_loop_policy
 _Row = tuple[Any, str, str, Callable[[], Any], Callable[[Any], object]]
 _SETTINGS: tuple[_Row, ...] = (
     (sys, "setrecursionlimit", "recursion", sys.getrecursionlimit, sys.setrecursionlimit),
     (sys, "set_int_max_str_digits", "digits", sys.get_int_max_str_digits, _set_digits),
+    (sys, "setdlopenflags", "libraries", sys.getdlopenflags, sys.setdlopenflags),
     (sys, "setswitchinterval", "switches", sys.getswitchinterval, sys.setswitchinterval),
+    (gc, "set_debug", "debugging collections", gc.get_debug, gc.set_debug),
+    (gc, "set_threshold", "collections", gc.get_threshold, lambda counts: _set_threshold(*counts)),
+    (multiprocessing, "set_start_method", *_start),
+    (torch.multiprocessing, "set_start_method", *_start),
+    (torch, "set_num_threads", "threads", torch.get_num_threads, _num_threads),
     (socket, "setdefaulttimeout", "timeouts", socket.getdefaulttimeout, _set_timeout),
     (csv, "field_size_limit", "fields", _limit_fields, _limit_fields),
     (locale, "setlocale", "locale", *2 * (partial(_set_locale, locale.LC_ALL),)),
@@ -65,7 +87,9 @@ _FOR_ALL: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (faulthandler, ("disable", "enable")),
     (os, ("nice", "sched_setaffinity", "setpriority")),
     (resource, ("setrlimit",)),
+    (sys, ("addaudithook",)),
     (time, ("tzset",)),
+    (tracemalloc, ("start", "stop")),
 )
 """Functions that set what the operating system or Python's C has once for the real process."""
 

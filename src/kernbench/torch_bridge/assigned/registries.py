@@ -50,7 +50,7 @@ _MACHINERY = frozenset(
 what they have computed, or their state is kept per process elsewhere (``registered``, for one)."""
 
 
-_HOLDING_NOTHING = frozenset(
+HOLDING_NOTHING = frozenset(
     (
         *(BuiltinFunctionType, FunctionType, MethodType, ModuleType, classmethod, property),
         *(staticmethod, type, bool, bytes, float, int, str, type(None)),
@@ -110,7 +110,7 @@ class _Search:
                 self._look_at(each)
         spaces = [values, *(list(vars(kind).items()) for kind in classes)]
         for name, each in chain.from_iterable(spaces):
-            if type(each) not in _HOLDING_NOTHING and not name.startswith("__"):
+            if type(each) not in HOLDING_NOTHING and not name.startswith("__"):
                 if name in self._changed or _has_functions(each):
                     self._meet(each)
                 self._look_into(each, 2)

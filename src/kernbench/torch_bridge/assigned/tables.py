@@ -98,6 +98,12 @@ class MemoryWords:
 class Table:
     """A container, with what all processes have in it."""
 
+    may_be_cache = True
+    """Whether it is one where it changes often without anything of a process's own.
+
+    Attributes that are assigned change it, too.
+    """
+
     def __init__(self, container: Any, owners: Owners) -> None:
         self.container = container
         self._owners = owners
@@ -240,7 +246,13 @@ class _Members(_Items):
         self._kind.update(self.container, held)
 
 
-class ModuleSpace(Registry):
+class Space(Registry):
+    """The dictionary of an object."""
+
+    may_be_cache = False
+
+
+class ModuleSpace(Space):
     """The dictionary of a module, but for what is exchanged elsewhere."""
 
     def __init__(self, module: ModuleType, owners: Owners) -> None:
@@ -256,6 +268,8 @@ class ModuleSpace(Registry):
 
 class Assigned(Registry):
     """The globals of a module that its functions assign."""
+
+    may_be_cache = False
 
     def __init__(self, module: ModuleType, names: dict[str, bool], owners: Owners) -> None:
         left_out = kept_elsewhere(module.__name__)

@@ -1,14 +1,14 @@
-"""Writes to attributes of modules, classes and functions, told of before they happen.
+"""Writes to attributes of modules, classes, functions and some objects, told of before they happen.
 
-Each goes through the ``tp_setattro`` of the module's, class's or function's type, so that this is
-the one place to look. Nothing is asked where nothing is written: reads, and attributes of other
-objects, cost what they did.
+Each goes through the ``tp_setattro`` of the owner's type, so that this is the one place to look.
+Nothing is asked where nothing is written: reads, and attributes of other objects, cost what they
+did.
 
-A module's type gets a ``__setattr__`` in its own dictionary, and the slot that Python itself gives
-to classes that define one. Types of classes cannot have that: pybind11's own metaclass calls
-``PyType_Type.tp_setattro``, which would look up the ``__setattr__`` of that metaclass, which calls
-it again. Their slot, and that of functions, which nobody can derive from, gets a few instructions
-that call a function of ours and go on with Python's.
+A module's type, and an object's, gets a ``__setattr__`` in its own dictionary, and the slot that
+Python itself gives to classes that define one. Types of classes cannot have that: pybind11's own
+metaclass calls ``PyType_Type.tp_setattro``, which would look up the ``__setattr__`` of that
+metaclass, which calls it again. Their slot, and that of functions, which nobody can derive from,
+gets a few instructions that call a function of ours and go on with Python's.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import gc
 import mmap
 import platform
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -32,6 +33,8 @@ _SETATTRO = 152
 """Where ``tp_setattro`` lies in a type (``PyTypeObject``, since Python 3.8)."""
 _WRAPPED = 48
 """Where ``d_wrapped`` lies in a type's own ``__setattr__`` (``PyWrapperDescrObject``)."""
+_IMMUTABLE = 1 << 8
+"""The flag of a type whose attributes cannot be set (``Py_TPFLAGS_IMMUTABLETYPE``)."""
 _object, _address = ctypes.py_object, ctypes.c_void_p
 _SET = ctypes.PYFUNCTYPE(ctypes.c_int, _object, _object, _object)
 _DELETE = ctypes.PYFUNCTYPE(ctypes.c_int, _object, _object, _address)
@@ -55,11 +58,10 @@ def _pointer(kind: type) -> int:
 _SET_MODULES, _SET_CLASSES, _CALL_PYTHON = map(_pointer, (ModuleType, type, _Assigned))
 """What Python has in the slots, the last for classes that define ``__setattr__``."""
 _SET_FUNCTIONS = _pointer(FunctionType)
-_set_module, _delete_in_module = _SET(_SET_MODULES), _DELETE(_SET_MODULES)
 _WRITES = {
     type: (_SET(_SET_CLASSES), _DELETE(_SET_CLASSES)),
     FunctionType: (_SET(_SET_FUNCTIONS), _DELETE(_SET_FUNCTIONS)),
-    ModuleType: (_set_module, _delete_in_module),
+    ModuleType: (_SET(_SET_MODULES), _DELETE(_SET_MODULES)),
 }
 _EXECUTABLE = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
 
@@ -78,36 +80,105 @@ CAN_SEE_CLASSES = _can_add_instructions()
 
 def put(owner: Any, name: str, value: Any) -> None:
     """Write an own attribute, telling nobody; ``MISSING`` removes it."""
-    write, remove = next(both for kind, both in _WRITES.items() if isinstance(owner, kind))
-    if value is not MISSING:
-        write(owner, name, value)
+    both = next((both for kind, both in _WRITES.items() if isinstance(owner, kind)), None)
+    if both is None:
+        _put_in_object(owner, name, value)
+    elif value is not MISSING:
+        both[0](owner, name, value)
     elif name in vars(owner):
-        remove(owner, name, None)
+        both[1](owner, name, None)
+
+
+def _put_in_object(owner: Any, name: str, value: Any) -> None:
+    descriptor = of_class(owner, name)
+    if not hasattr(type(descriptor), "__set__"):
+        if value is MISSING:
+            own_dict(owner).pop(name, None)
+        else:
+            own_dict(owner)[name] = value
+    elif value is MISSING:
+        descriptor.__delete__(owner)
+    else:
+        descriptor.__set__(owner, value)
+
+
+def read(owner: Any, name: str) -> Any:
+    """Return an own attribute as it is kept, ``MISSING`` if there is none."""
+    if isinstance(owner, ModuleType):
+        is_outside = name == "__class__"
+    elif isinstance(owner, (type, FunctionType)):
+        kind = type if isinstance(owner, type) else FunctionType
+        is_outside = name == "__class__" or name in vars(kind)
+    else:
+        is_outside = hasattr(type(of_class(owner, name)), "__set__")
+        if not is_outside:
+            return own_dict(owner).get(name, MISSING)
+    return getattr(owner, name, MISSING) if is_outside else vars(owner).get(name, MISSING)
+
+
+def of_class(owner: Any, name: str) -> Any:
+    """Return what an object's class has under the name of an attribute, or None."""
+    return next((vars(each)[name] for each in type(owner).__mro__ if name in vars(each)), None)
+
+
+def own_dict(owner: Any) -> dict[str, Any]:
+    """Return an object's own dictionary; an empty one if it has none."""
+    try:
+        space = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return {}
+    return space if isinstance(space, dict) else {}
 
 
 def tell_of_modules(told: Told, patches: Patches) -> None:
     """Call ``told`` before each write to an attribute of a module, until ``patches`` closes."""
+    _tell_of(ModuleType, told, patches)
+
+
+def tell_of_objects(kind: type, told: Told, patches: Patches) -> None:
+    """Call ``told`` before each write to an attribute of an object of a class.
+
+    Until ``patches`` closes.
+    """
+    if getattr(kind.__setattr__, "__module__", None) != __name__:
+        _tell_of(kind, told, patches)
+
+
+def _tell_of(kind: type, told: Told, patches: Patches) -> None:
+    slot = _pointer(kind)
+    set_in: Any = kind.__setattr__ if slot == _CALL_PYTHON else _SET(slot)
+    delete_in: Any = kind.__delattr__ if slot == _CALL_PYTHON else partial(_delete, _DELETE(slot))
 
     def write(owner: Any, name: str, value: Any) -> None:
         told(owner, name, value)
-        _set_module(owner, name, value)
+        set_in(owner, name, value)
 
     def remove(owner: Any, name: str) -> None:
         told(owner, name, MISSING)
-        _delete_in_module(owner, name, None)
+        delete_in(owner, name)
 
-    space: dict[str, Any] = gc.get_referents(vars(ModuleType))[0]
+    functions = dict(zip(_NAMES, map(unseen, (write, remove)), strict=True))
+    if not kind.__flags__ & _IMMUTABLE:
+        for name, function in functions.items():
+            patches.on_close(put, kind, name, vars(kind).get(name, MISSING))
+            put(kind, name, function)
+        return
+    space: dict[str, Any] = gc.get_referents(vars(kind))[0]
     own = {name: space[name] for name in _NAMES if name in space}
 
     def restore() -> None:
         for name in _NAMES:
             del space[name]
         space.update(own)
-        _replace(ModuleType, _CALL_PYTHON, _SET_MODULES)
+        _replace(kind, _CALL_PYTHON, slot)
 
     patches.on_close(restore)
-    space.update(zip(_NAMES, map(unseen, (write, remove)), strict=True))
-    _replace(ModuleType, _SET_MODULES, _CALL_PYTHON)
+    space.update(functions)
+    _replace(kind, slot, _CALL_PYTHON)
+
+
+def _delete(in_c: Any, owner: Any, name: str) -> None:
+    in_c(owner, name, None)
 
 
 def tell_of_classes(told: Told, patches: Patches) -> None:

@@ -309,6 +309,9 @@ def external_stream(cuda_stream: int, device: Any = None) -> Stream:
     for known in (current_stream(device), default_stream(device)):
         if known.cuda_stream == cuda_stream:
             return known
+    for queue in run.devices.queues(sip_id):
+        if id(queue) == cuda_stream:
+            return Stream(queue=DeviceStream(run, sip_id, queue))
     raise UsageError(
         f"torch.cuda.ExternalStream: {cuda_stream} is no stream of {device_at(sip_id)} of "
         f"machine {run.machine.name}; make one with torch.cuda.Stream()"

@@ -345,7 +345,8 @@ class Programs:
         process.begin()
         HERE.process = process
         HERE.is_foreign = False
-        show_daemon(threading.current_thread(), False)
+        process.first_thread = threading.current_thread()
+        show_daemon(process.first_thread, False)
         # An object, which the context of who has started the process refers to as well.
         decimal.setcontext(decimal.getcontext().copy())
         with inside(process), missing_kernels_by_name():

@@ -37,6 +37,7 @@ def install(patches: Patches) -> None:
         (signal, "setitimer", _set_timer),
         (signal, "getitimer", _timer),
         (signal, "pause", _pause),
+        (signal, "set_wakeup_fd", _set_wakeup),
         (os, "kill", _send),
         (os, "killpg", _send_to_group),
         (os, "abort", _abort),
@@ -48,11 +49,11 @@ def _in_simulated(function: Callable[..., Any], instead: Callable[..., Any]) -> 
     """Return what does something else in simulated processes: first for one of these."""
 
     @wraps(function)
-    def called(*args: Any) -> Any:
+    def called(*args: Any, **kwargs: Any) -> Any:
         process = HERE.process
         if process is None or HERE.is_foreign:
-            return function(*args)
-        return instead(process, *args)
+            return function(*args, **kwargs)
+        return instead(process, *args, **kwargs)
 
     return called
 
@@ -87,6 +88,14 @@ def _handle(process: Process, number: int, handler: Any) -> Any:
     return before
 
 
+def _set_wakeup(process: Process, fd: int, *, warn_on_full_buffer: bool = True) -> int:
+    """``signal.set_wakeup_fd``."""
+    if not _is_main(process):
+        raise ValueError("set_wakeup_fd only works in main thread of the main interpreter")
+    before, process.signals.wakeup_fd = process.signals.wakeup_fd, fd
+    return before
+
+
 def _is_main(process: Process) -> bool:
     return process.thread is process.main_thread
 
@@ -99,6 +108,8 @@ def _receive(process: Process, number: int) -> None:
             process.ends_at_once = True
             raise SignalEnd(-number)
     elif handler is not signal.SIG_IGN:
+        if process.signals.wakeup_fd >= 0:
+            os.write(process.signals.wakeup_fd, bytes((number,)))
         handler(int(number), sys._getframe(1))
 
 

@@ -44,6 +44,8 @@ class SignalState:
     handlers: dict[int, Any] = field(default_factory=dict)
     """Handlers that it has set, by signal."""
     interval_ps: int = 0
+    wakeup_fd: int = -1
+    """The file that is written to when a handler is called; -1 for none."""
 
 
 @dataclass(slots=True, eq=False)
@@ -194,6 +196,8 @@ class Process:
         """The state of the running thread, and of the first one."""
         self.first_sip_id = self.state.sip_id
         """The current device of new threads."""
+        self.first_thread: threading.Thread | None = None
+        """The thread that it began with; None for the real process's."""
         self.threads: list[RankThread] = []
         """Threads that it has started."""
         self.memory: Any = None

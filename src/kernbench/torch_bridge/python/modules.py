@@ -7,7 +7,7 @@ import importlib.abc
 import importlib.machinery
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.machinery import SourceFileLoader
 from itertools import repeat
 from types import ModuleType
@@ -177,12 +177,21 @@ class ProcessModules(importlib.abc.MetaPathFinder):
             if fullname not in self._own:
                 self._own.add(fullname)
                 self._names.append(fullname)
+                self._expect(spec)
             if self._has_seeds and type(spec.loader) is SourceFileLoader:
                 spec.loader = SeededLoader(spec.loader.name, spec.loader.path)
         elif spec.loader is not None and hasattr(spec.loader, "exec_module"):
             self._shared.add(fullname)
             spec.loader = _BaseLoader(spec.loader, self)
         return spec
+
+    def _expect(self, spec: importlib.machinery.ModuleSpec) -> None:
+        """Watch what a module of the program's own changes, once for all processes."""
+        if type(spec.loader) is SourceFileLoader:
+            with suppress(ImportError, SyntaxError, OSError):
+                code = spec.loader.get_code(spec.name)
+                if code is not None:
+                    self._assignments.expect(code)
 
     def executed(self, module: ModuleType) -> None:
         """Record a shared library's module."""

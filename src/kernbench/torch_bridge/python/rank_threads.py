@@ -18,6 +18,7 @@ from kernbench.torch_bridge.python.locks import SimulatedLock
 _start = threading.Thread.start
 _join = threading.Thread.join
 _is_alive = threading.Thread.is_alive
+_main_thread, _enumerate = threading.main_thread, threading.enumerate
 
 
 Inside = Callable[[Process], AbstractContextManager[Any]]
@@ -45,6 +46,9 @@ class RankThreads:
                 "is_alive": _rank_thread_is_alive,
             },
         )
+        patches.set(threading, "main_thread", _main_thread_here)
+        patches.set(threading, "enumerate", _threads_here)
+        patches.set(threading, "active_count", _num_threads_here)
 
     def _start(self, thread: threading.Thread) -> None:
         process = HERE.process
@@ -88,6 +92,26 @@ class RankThreads:
             started.rank = simulation.start_thread(
                 process.rank_of_run, body, started.ended, process.state, carrier
             )
+
+
+def _main_thread_here() -> threading.Thread:
+    """Return the thread that the calling process began with (``threading.main_thread``)."""
+    process = HERE.process
+    of_process = None if process is None or HERE.is_foreign else process.first_thread
+    return of_process or _main_thread()
+
+
+def _threads_here() -> list[threading.Thread]:
+    """Return the threads of the calling process (``threading.enumerate``)."""
+    process = HERE.process
+    if process is None or HERE.is_foreign:
+        return _enumerate()
+    started = [each.thread for each in process.threads if not each.end.done]
+    return list(dict.fromkeys([_main_thread_here(), *started, threading.current_thread()]))
+
+
+def _num_threads_here() -> int:
+    return len(_threads_here())
 
 
 def show_daemon(thread: threading.Thread, is_daemon: bool) -> None:

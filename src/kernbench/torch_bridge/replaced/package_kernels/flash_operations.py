@@ -7,6 +7,7 @@ on the sequences that its tensors of lengths say.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from itertools import pairwise
 from typing import Any
 
@@ -76,8 +77,8 @@ _SCHEMAS = (
 )
 
 
-def install(patches: Patches) -> None:
-    """Define the operations, for all processes."""
+def install(patches: Patches, note: Callable[[], object]) -> None:
+    """Define the operations, for all processes; ``note`` is called when one of them runs."""
     library = library_of_all(NAMESPACE, "DEF")
     patches.on_close(library._destroy)
     patches.on_close(SHARED.remove_for_all, library)
@@ -94,7 +95,17 @@ def install(patches: Patches) -> None:
         name = schema.partition("(")[0]
         on_device, shapes = functions[name]
         library.impl(name, shapes, "Meta")
-        SHARED.add(f"{NAMESPACE}::{name}", BACKEND, Kernel(library, on_device, False))
+        noted = _noted(on_device, note)
+        SHARED.add(f"{NAMESPACE}::{name}", BACKEND, Kernel(library, noted, False))
+
+
+def _noted(function: Callable[..., Any], note: Callable[[], object]) -> Callable[..., Any]:
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        note()
+        return function(*args, **kwargs)
+
+    return call
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -21,14 +21,16 @@ from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.replaced.package_kernels import flash_operations
 
 FOLDER = Path(__file__).parent
-_PACKAGES: dict[str, Callable[[Patches], None]] = {"flash_attn": flash_operations.install}
+_PACKAGES: dict[str, Callable[[Patches, Callable[[], object]], None]] = {
+    "flash_attn": flash_operations.install
+}
 """What defines the operations that a package's functions call, by the package's name."""
 _ASKED = "KERNBENCH_STAND_INS"
 _NONE = "none"
 
 
 def install(patches: Patches, used: set[str]) -> None:
-    """Let programs import stand-ins; add to ``used`` what each run imports.
+    """Let programs import stand-ins; add to ``used`` what each run uses, not only imports.
 
     Raises:
         UsageError: ``KERNBENCH_STAND_INS`` names a package for which there is none.
@@ -55,6 +57,8 @@ class _StandInFinder(importlib.abc.MetaPathFinder):
         self._patches = patches
         self._names = names
         self._used = used
+        self._defined: set[str] = set()
+        """Packages whose operations are defined."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -64,11 +68,14 @@ class _StandInFinder(importlib.abc.MetaPathFinder):
             return None
         if path is not None:
             _refuse_part(fullname, top, path)
+            if fullname.startswith(f"{top}.ops."):
+                # Its kernels are functions, which nothing asks for that only looks for the package.
+                self._used.add(top)
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, [str(FOLDER)])
         assert spec is not None
         assert spec.loader is not None
-        spec.loader = _DefiningLoader(spec.loader, lambda: self._use(top))
+        spec.loader = _DefiningLoader(spec.loader, lambda: self._define(top))
         return spec
 
     def find_distributions(self, context: Any = None) -> Iterable[importlib.metadata.Distribution]:
@@ -79,18 +86,18 @@ class _StandInFinder(importlib.abc.MetaPathFinder):
         here = finder.Context(name=name, path=[str(FOLDER)])
         return importlib.metadata.MetadataPathFinder.find_distributions(here)
 
-    def _use(self, name: str) -> None:
-        if name not in self._used:
-            self._used.add(name)
-            _PACKAGES[name](self._patches)
+    def _define(self, name: str) -> None:
+        if name not in self._defined:
+            self._defined.add(name)
+            _PACKAGES[name](self._patches, lambda: self._used.add(name))
 
 
 class _DefiningLoader(importlib.abc.Loader):
     """Defines a package's operations before it is executed."""
 
-    def __init__(self, loader: Any, use: Callable[[], None]) -> None:
+    def __init__(self, loader: Any, define: Callable[[], None]) -> None:
         self._loader = loader
-        self._use = use
+        self._define = define
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -100,7 +107,7 @@ class _DefiningLoader(importlib.abc.Loader):
         return made
 
     def exec_module(self, module: ModuleType) -> None:
-        self._use()
+        self._define()
         self._loader.exec_module(module)
 
 

@@ -1,0 +1,185 @@
+"""Objects of shared modules, such as ``json._default_encoder``: those that the program names.
+
+A class may have thousands of objects, of which most are a process's own. All share those that
+are reached from a shared module by attributes, and a program that sets something there names them.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from logging import Logger
+from types import FrameType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from kernbench.torch_bridge.assigned import writes
+from kernbench.torch_bridge.assigned.owners import Owners, is_simple
+from kernbench.torch_bridge.assigned.registries import HOLDING_NOTHING, is_machinery, kind_of
+from kernbench.torch_bridge.assigned.writes import own_dict
+from kernbench.torch_bridge.base.patches import MISSING
+from kernbench.torch_bridge.processes import call_counts
+
+_TOLD_OF = (type, ModuleType, FunctionType)
+"""Kinds whose writes are told wherever they are."""
+_LEFT_OUT = (torch.Tensor, torch.nn.Module, threading.local)
+"""Kinds of objects that are seldom shared, or that each thread has for itself."""
+_OF_MACHINERY = frozenset(("torch._ops", "torch.library", "triton.knobs"))
+"""Parts of it whose objects programs set attributes of."""
+WRITES_DIRECTLY = frozenset(("vars", "__dict__", "__setattr__", "__delattr__"))
+"""By these names a program may set attributes without anybody who is told."""
+_MOST_PARTS = 64
+_MOST_CALLS = 6
+_OF_WRITES = frozenset((writes.__name__, call_counts.__name__))
+"""Modules between who assigns and who is told."""
+_PATCHING = frozenset(("unittest.mock", "_pytest.monkeypatch"))
+"""Modules that assign what the program gives them."""
+
+
+class SharedObjects:
+    """The objects that all share, and that the program names."""
+
+    def __init__(
+        self,
+        owners: Owners,
+        tell: Callable[[type], None],
+        watch: Callable[[list[Any], list[Any]], None],
+    ) -> None:
+        self._owners = owners
+        self._tell = tell
+        """Has writes to attributes of the objects of a class told."""
+        self._watch = watch
+        """Has containers compared, and dictionaries of objects."""
+        self._by_identity: dict[int, Any] = {}
+        """Kept alive, so that no other object gets the identity of one."""
+        self.names: frozenset[str] = frozenset()
+        """What code of the program's own names: first packages, then what is in them."""
+        self._by_name: defaultdict[str, list[ModuleType]] = defaultdict(list)
+        """Modules by what is in them, and by their packages."""
+
+    def __contains__(self, owner: Any) -> bool:
+        if id(owner) in self._by_identity:
+            return True
+        if not isinstance(owner, Logger):
+            return False
+        return owner.manager.loggerDict.get(str(own_dict(owner).get("name"))) is owner
+
+    def is_named(self, module: ModuleType) -> bool:
+        """Return whether a module is of a package that the program names."""
+        return package_of(module) in self.names
+
+    def expect(self, names: frozenset[str], modules: Iterable[ModuleType]) -> None:
+        """Know what more names stand for in modules, and in objects that are known."""
+        names -= self.names
+        is_first = not self.names
+        self.names |= names
+        if is_first:
+            self._look_into(modules, names)
+        elif names:
+            if not self._by_name:
+                for module in modules:
+                    self._place(module)
+            for value in list(self._by_identity.values()):
+                self._walk(_spaces(value), names)
+            by_name = self._by_name
+            for name in names:
+                self._look_into(by_name.get(f"{name}.", ()), self.names)
+                self._look_into(by_name.get(name, ()), frozenset((name,)))
+
+    def _place(self, module: ModuleType) -> None:
+        for name in (f"{package_of(module)}.", *vars(module)):
+            self._by_name[name].append(module)
+
+    def meet(self, module: ModuleType) -> None:
+        """Know the objects of a module that was imported."""
+        if self._by_name:
+            self._place(module)
+        self._look_into([module], self.names)
+
+    def _look_into(self, modules: Iterable[ModuleType], names: frozenset[str]) -> None:
+        for module in modules:
+            if self.is_named(module) and self._owners.is_shared(module):
+                self._walk([vars(module)], names, is_machinery(module.__name__))
+
+    def _walk(
+        self, spaces: Iterable[dict[str, Any]], names: frozenset[str], is_machinery: bool = False
+    ) -> None:
+        containers, inner, spaces = [], [], list(spaces)
+        for space in spaces:
+            for name in names & space.keys():
+                kind = kind_of(space[name])
+                if kind is not None:
+                    containers.append(space[name])
+                for value in _with_parts(space[name], kind):
+                    if id(value) not in self._by_identity and self._may_be_shared(value):
+                        self._by_identity[id(value)] = value
+                        spaces += _spaces(value)
+                        if not issubclass(type(value), _TOLD_OF):
+                            inner.append(own_dict(value))
+        is_direct = not self.names.isdisjoint(WRITES_DIRECTLY)
+        self._watch([] if is_machinery else containers, inner if is_direct else [])
+
+    def _may_be_shared(self, value: Any) -> bool:
+        kind = type(value)
+        if issubclass(kind, ModuleType) and sys.modules.get(vars(value).get("__name__")) is value:
+            # It is looked into by its own name.
+            return False
+        if issubclass(kind, _TOLD_OF):
+            return not self._owners.is_own(value)
+        module = kind.__module__
+        if kind in HOLDING_NOTHING or issubclass(kind, _LEFT_OUT) or module == "builtins":
+            return False
+        if (is_machinery(module) and module not in _OF_MACHINERY) or self._owners.is_own(value):
+            return False
+        self._tell(kind)
+        return True
+
+    def is_by_program(self, owner: Any, frame: FrameType | None, before: Any, value: Any) -> bool:
+        """Return whether the program sets an attribute of an object, and not a library for all.
+
+        Itself, by a method of the object, or by a function that sets plain values.
+        """
+        is_setting = before is not MISSING and is_simple(before) and is_simple(value)
+        for _ in range(_MOST_CALLS):
+            if frame is None:
+                break
+            name = str(frame.f_globals.get("__name__"))
+            if self._owners.is_own_name(name) or name in _PATCHING:
+                return True
+            if name not in _OF_WRITES:
+                is_ours = name.startswith("kernbench.")
+                if is_ours or not (is_setting or _first_argument(frame) is owner):
+                    break
+            frame = frame.f_back
+        return False
+
+
+def package_of(module: ModuleType) -> str:
+    """Return the name of the package of a module."""
+    return module.__name__.partition(".")[0]
+
+
+def _spaces(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield what an object has by names."""
+    kind = type(value)
+    if issubclass(kind, type):
+        yield dict(vars(value))
+        yield vars(value).get("_member_map_", {})
+    elif kind is not FunctionType:
+        yield own_dict(value)
+
+
+def _with_parts(value: Any, kind: Any) -> Iterator[Any]:
+    yield value
+    if kind is not None:
+        is_table = issubclass(kind, dict)
+        yield from list(islice(kind.values(value) if is_table else value, _MOST_PARTS))
+
+
+def _first_argument(frame: FrameType) -> Any:
+    code = frame.f_code
+    return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else MISSING
