@@ -288,6 +288,7 @@ def test_operations_of_unknown_arithmetic_are_counted_and_listed() -> None:
     assert listed.endswith("is not modeled: aten._fft_r2c (2)")
 
 
+@pytest.mark.adr("0265-D1")
 @pytest.mark.parametrize(
     ("func", "args", "kind"),
     [

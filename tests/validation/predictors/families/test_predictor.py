@@ -630,6 +630,7 @@ def test_a_row_of_fms_is_the_program_of_plans_with_its_sizes(tmp_path: Path) -> 
     assert config["recompute_share"] == 0.39
 
 
+@pytest.mark.adr("0265-D2")
 def test_graphs_of_kernelbench_are_launched_as_its_release_of_pytorch_did(tmp_path: Path) -> None:
     columns = "level,problem,config,folder,commit,date,hardware,mean_ms"
     conditions = {}
