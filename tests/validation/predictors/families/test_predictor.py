@@ -641,7 +641,11 @@ def test_graphs_of_kernelbench_are_launched_as_its_release_of_pytorch_did(tmp_pa
             conditions[date[:7], config[6:]] = dict(PREDICTOR.asked(asked).conditions)
     first = conditions.pop(("2025-07", "compile_inductor_default"))
     assert not any(conditions.values())
-    assert first.keys() == {"host.compiled_launch_us", "host.compiled_call_us"}
+    assert first.keys() == {
+        "host.compiled_launch_us",
+        "host.compiled_call_us",
+        "host.compiled_guard_us",
+    }
 
 
 def test_problems_of_kernelbench_find_what_its_tools_add_to_torch(tmp_path: Path) -> None:
