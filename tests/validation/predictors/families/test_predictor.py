@@ -653,6 +653,9 @@ def test_problems_of_kernelbench_find_what_its_tools_add_to_torch(tmp_path: Path
     line = "level1,19_ReLU.py,torch,H100,016b0859,2025-07-21,NVIDIA H100 PCIe,1"
     (asked,) = rows_of(tmp_path, f"{columns}\n", line)
     predictor = ProgramPredictor(presets(), ProgramFiles(folder=tmp_path))
+    (other,) = rows_of(tmp_path, f"{columns}\n", line.replace("016b0859", "1e2c63f9"))
+    with pytest.raises(ProgramError, match="of other sizes than were measured"):
+        predictor.asked(other)
     problem = folder_of(tmp_path, "KernelBench", "016b0859") / "KernelBench/level1/19_ReLU.py"
     problem.parent.mkdir(parents=True)
     for text, is_added in (("x = torch.rand_mix(2, 3)", True), ("x = torch.rand(2, 3)", False)):
