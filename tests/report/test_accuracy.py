@@ -243,6 +243,7 @@ def test_a_report_says_of_which_kinds_its_range_is() -> None:
         ("aten.mm", "gemm", "gemm"),
         ("aten.relu", "membound", "elementwise"),
         ("aten.frexp", "", "by bytes alone"),
+        ("aten.adaptive_max_pool2d", "", "by bytes alone"),
         ("triton_poi_fused_add_0", "membound", "Triton kernels"),
         ("matmul_kernel", "gemm", "Triton products"),
     ],

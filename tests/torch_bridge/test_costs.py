@@ -17,6 +17,7 @@ from kernbench.library_kernels import (  # noqa: E402
     time_kernel,
 )
 from kernbench.op_log import Limit, Template  # noqa: E402
+from kernbench.report import kind_of  # noqa: E402
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
 from kernbench.torch_bridge.base.operations import describe  # noqa: E402
 from kernbench.torch_bridge.costs import OperationCosts  # noqa: E402
@@ -285,6 +286,27 @@ def test_operations_of_unknown_arithmetic_are_counted_and_listed() -> None:
     remarks = [line for ask in context.run.remarks for line in ask()]
     (listed,) = [line for line in remarks if "bytes alone" in line]
     assert listed.endswith("is not modeled: aten._fft_r2c (2)")
+
+
+@pytest.mark.adr("0265-D1")
+@pytest.mark.parametrize(
+    ("func", "args", "kind"),
+    [
+        (aten._fft_r2c.default, (empty(8, 64, dtype=torch.float32), [1], 0, True), ""),
+        (aten.histc.default, (empty(64, dtype=torch.float32), 10), ""),
+        (aten.trace.default, (empty(64, 64),), ""),
+        (aten.im2col.default, (empty(2, 3, 9, 9), [3, 3], [1, 1], [0, 0], [1, 1]), ""),
+        (aten.renorm.default, (empty(64, 64, dtype=torch.float32), 2, 0, 1.0), ""),
+        (aten.linalg_qr.default, (empty(64, 64, dtype=torch.float32),), ""),
+        (aten.roll.default, (empty(64, 64), [5], [0]), "elementwise"),
+        (aten.sum.default, (empty(64, 64),), "reductions"),
+    ],
+)
+def test_kernels_without_a_structure_are_said_to_be_timed_by_bytes_alone(
+    func: Any, args: Any, kind: str
+) -> None:
+    # In a report's range no kind of kernels that were measured stands for them.
+    assert kind_of(template(func, *args)) == (kind or "by bytes alone")
 
 
 @pytest.mark.adr("0064-D4")

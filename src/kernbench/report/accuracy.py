@@ -156,12 +156,14 @@ def kind_of(template: Template) -> str:
     dialect, dot, name = template.name.rpartition(".")
     if not (dot and dialect.startswith("aten")):
         return _OF_TRITON.get(template.family, template.family or "by bytes alone")
+    if not template.family:
+        return "by bytes alone"
     if template.family == "convolution" and "norm" not in name:
         return "transposed convolutions" if "transpose" in name else "convolutions"
-    if template.family not in ("", "membound", "convolution") and "rnn" not in name:
+    if template.family not in ("membound", "convolution") and "rnn" not in name:
         return template.family
     found = (kind for kind, words in _KINDS if any(each in name for each in words))
-    return next(found, "elementwise" if template.family else "by bytes alone")
+    return next(found, "elementwise")
 
 
 def published_error(machine: str, family: str) -> FamilyAccuracy:

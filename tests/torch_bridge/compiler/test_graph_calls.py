@@ -29,6 +29,7 @@ TIMES = """
 
 
 @pytest.mark.slow
+@pytest.mark.adr("0265-D3")
 def test_a_graph_has_a_time_of_its_own_and_so_has_each_launch_in_it(tmp_path: Path) -> None:
     preset = (PRESETS / "a100-sxm-80g.yaml").read_text()
     machine = tmp_path / "slow.yaml"

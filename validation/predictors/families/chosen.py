@@ -37,13 +37,17 @@ class ChosenProgram:
     """Whether its devices are busy for so many steps that their clocks lose what they can."""
 
 
-BEFORE_STATIC_LAUNCHER = (("host.compiled_launch_us", 16.0), ("host.compiled_call_us", 49.0))
+BEFORE_STATIC_LAUNCHER = (
+    ("host.compiled_launch_us", 16.0),
+    ("host.compiled_call_us", 49.0),
+    ("host.compiled_guard_us", 0.33),
+)
 """What graphs of ``torch.compile`` took before PyTorch 2.8 (its release notes: a static launcher).
 
 Triton's launcher, which three Python functions call, started kernels. Entering a graph took what is
 between compiled and eager programs of one elementwise kernel with PyTorch 2.5 on nine hosts of
 KernelBench (54 rows): 32 to 62 us by host, each in proportion to its eager programs; the median.
-Accelerate's regions, 16 graphs in a forward, ask for 55.
+Accelerate's regions, 16 graphs in a forward, ask for 55. A guard is in proportion to the entry.
 """
 
 

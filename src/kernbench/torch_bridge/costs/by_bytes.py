@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MEMBOUND = "membound"
 """The family of kernels whose time is that of their bytes, whose published errors theirs are."""
+BY_BYTES_ALONE = ""
+"""That of kernels of which nothing but their bytes is modeled: published errors are of others."""
 
 
 def timing_by_bytes(

@@ -35,6 +35,9 @@ class CostRule:
     """Whether the form that makes a result copies its operand first, and changes the copy."""
     is_known: bool = True
     """Whether the work is modeled; if not, the report says so."""
+    is_stream: bool = True
+    """Whether its kernel goes over its operands as a stream does; if not, their bytes are all that
+    is modeled of it, and its range is wide."""
     rereads: tuple[int, ...] = ()
     """Positions of operands that a second pass reads again, behind one that sums them up."""
     rereads_if: int | None = None
@@ -163,7 +166,18 @@ _IN_ROWS |= dict.fromkeys(
 )
 _CLONES = names("masked_fill masked_scatter")
 _FEW = names("nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward")
-_UNKNOWN = CostRule(is_known=False)
+_UNKNOWN = CostRule(is_known=False, is_stream=False)
+# Elements that are searched for, counted, sampled, spread over others, or summed by hand.
+_BY_BYTES_ALONE = names(
+    "isin bucketize searchsorted nonzero _unique2 bincount histc renorm trace put randperm "
+    "multinomial poisson binomial im2col col2im grid_sampler_2d_backward "
+    "upsample_bilinear2d_backward upsample_bicubic2d_backward _embedding_bag "
+    "_embedding_bag_backward embedding_dense_backward adaptive_max_pool2d "
+    "adaptive_max_pool2d_backward max_pool2d_with_indices_backward "
+    "max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward "
+    "_adaptive_avg_pool2d_backward multi_margin_loss multi_margin_loss_backward _cdist_forward "
+    "_cdist_backward _ctc_loss _ctc_loss_backward"
+)
 
 
 def plain_name(func: Any) -> str:
@@ -191,6 +205,7 @@ def rule_of(func: Any) -> CostRule:
             rereads=_REREADS.get(name, ()),
             rereads_if=TRAINS.get(name),
             copies=_IN_ROWS.get(name, ()),
+            is_stream=name not in _BY_BYTES_ALONE,
         )
     return CostRule(work=((_SIMPLE, 1),)) if torch.Tag.pointwise in func.tags else _UNKNOWN
 

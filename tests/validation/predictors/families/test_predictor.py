@@ -638,6 +638,7 @@ def test_a_row_of_fms_is_the_program_of_plans_with_its_sizes(tmp_path: Path) -> 
     assert config["recompute_share"] == 0.39
 
 
+@pytest.mark.adr("0265-D2")
 def test_graphs_of_kernelbench_are_launched_as_its_release_of_pytorch_did(tmp_path: Path) -> None:
     columns = "level,problem,config,folder,commit,date,hardware,mean_ms"
     conditions = {}
@@ -648,7 +649,11 @@ def test_graphs_of_kernelbench_are_launched_as_its_release_of_pytorch_did(tmp_pa
             conditions[date[:7], config[6:]] = dict(PREDICTOR.asked(asked).conditions)
     first = conditions.pop(("2025-07", "compile_inductor_default"))
     assert not any(conditions.values())
-    assert first.keys() == {"host.compiled_launch_us", "host.compiled_call_us"}
+    assert first.keys() == {
+        "host.compiled_launch_us",
+        "host.compiled_call_us",
+        "host.compiled_guard_us",
+    }
 
 
 def test_problems_of_kernelbench_find_what_its_tools_add_to_torch(tmp_path: Path) -> None:
@@ -656,6 +661,9 @@ def test_problems_of_kernelbench_find_what_its_tools_add_to_torch(tmp_path: Path
     line = "level1,19_ReLU.py,torch,H100,016b0859,2025-07-21,NVIDIA H100 PCIe,1"
     (asked,) = rows_of(tmp_path, f"{columns}\n", line)
     predictor = ProgramPredictor(presets(), ProgramFiles(folder=tmp_path))
+    (other,) = rows_of(tmp_path, f"{columns}\n", line.replace("016b0859", "1e2c63f9"))
+    with pytest.raises(ProgramError, match="of other sizes than were measured"):
+        predictor.asked(other)
     problem = folder_of(tmp_path, "KernelBench", "016b0859") / "KernelBench/level1/19_ReLU.py"
     problem.parent.mkdir(parents=True)
     for text, is_added in (("x = torch.rand_mix(2, 3)", True), ("x = torch.rand(2, 3)", False)):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes
+from kernbench.torch_bridge.costs.by_bytes import BY_BYTES_ALONE, timing_by_bytes
 from kernbench.torch_bridge.costs.registry import Family
 from kernbench.torch_bridge.costs.tensor_bytes import num_bytes
 
@@ -120,7 +120,9 @@ def _key(costs: OperationCosts, call: OperationCall) -> _Steps:
 def _kernels(costs: OperationCosts, name: str, steps: _Steps, sip_id: int) -> OperationTiming:
     sip = costs.machine.sip_at(sip_id)
     # Nobody has published the error of factorizations.
-    return timing_by_bytes(name, sip, steps.read, steps.written, chain_ps=steps.waits_ps, family="")
+    return timing_by_bytes(
+        name, sip, steps.read, steps.written, chain_ps=steps.waits_ps, family=BY_BYTES_ALONE
+    )
 
 
 FAMILY = Family(

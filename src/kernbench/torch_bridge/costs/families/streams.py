@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernbench.commands import MathClass
 from kernbench.library_kernels import aten
-from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes, vector_ps
+from kernbench.torch_bridge.costs.by_bytes import (
+    BY_BYTES_ALONE,
+    MEMBOUND,
+    timing_by_bytes,
+    vector_ps,
+)
 from kernbench.torch_bridge.costs.library import timing_of_blocks
 from kernbench.torch_bridge.costs.registry import Family
 from kernbench.torch_bridge.costs.rules import Reads, reads_of_rows, rule_of
@@ -43,6 +48,8 @@ class Stream(NamedTuple):
     spread: int | None = None
     """Bytes of sectors that are loaded besides the elements that are needed; None where lanes
     beside each other load elements beside each other."""
+    is_alone: bool = False
+    """Whether these bytes are all that is modeled of it."""
 
 
 Streams = tuple[Stream, ...]
@@ -57,7 +64,7 @@ def key(costs: OperationCosts, call: OperationCall) -> Streams:
     given, result = call.given, call.result
     read, written = moved(rule, call)
     elements = most_elements((*given, result)) if rule.work else 0
-    stream = Stream(read, written, elements, rule.work, rule.passes)
+    stream = Stream(read, written, elements, rule.work, rule.passes, is_alone=not rule.is_stream)
     if call.operation.is_elementwise and are_unlike((*given, result)):
         stream = spread_out(costs, stream, result, spread_bytes(given, result))
     if rule.clones:
@@ -122,12 +129,14 @@ def kernels(costs: OperationCosts, name: str, streams: Streams, sip_id: int) -> 
 
 
 def _timing(costs: OperationCosts, name: str, stream: Stream, sip: SipSpec) -> OperationTiming:
-    read, written, elements, work, passes, waits_ps, spread = stream
+    read, written, elements, work, passes, waits_ps, spread, is_alone = stream
     if spread is not None:
         return timing_of_blocks(name, (aten.unlike(elements, read, written, spread),), sip)
     math_ps = passes * vector_ps(sip, dict(work), elements)
     of_math = {cost.value: passes * elements * count for cost, count in work}
-    return timing_by_bytes(name, sip, passes * read, written, math_ps, waits_ps, of_math)
+    family = BY_BYTES_ALONE if is_alone else MEMBOUND
+    moved = (passes * read, written)
+    return timing_by_bytes(name, sip, *moved, math_ps, waits_ps, of_math, family=family)
 
 
 FAMILY = Family(matches=lambda func: False, key=key, kernels=kernels)
