@@ -53,7 +53,8 @@ def common_shares(
     often. Loads of one tensor are held against each other for programs in the middle of those that
     there are; ``width`` of them run at a time. Where all that these move fits in ``room``, the
     cache still has what an earlier loop has loaded; else loads in the same loops are compared, in
-    one iteration. Loads that stream find nothing where they miss. Addresses and masks that are data are left out.
+    one iteration. Loads that stream find nothing where they miss. Addresses and masks that are data
+    are left out.
     """
     moved = sum(_num_bytes(each) for each in sites)
     stays = alike and moved * min(width, num_programs) <= room
