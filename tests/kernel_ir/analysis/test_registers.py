@@ -213,7 +213,7 @@ def test_programs_without_a_loop_spill_what_ptxas_spills(
 
 
 @triton.jit
-def attention(q, k, v, out, N: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+def attended(q, k, v, out, N: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
     rows, columns, lanes = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, D)
     rows += tl.program_id(0) * BM
     query = tl.load(q + rows[:, None] * D + lanes[None, :])
@@ -260,10 +260,10 @@ def test_registers_of_attention_are_near_those_of_ptxas(
     size, rows, columns, warps = tile
     with RuntimeContext(machine="h100-sxm", data=False) as torch:
         q, k, v, out = (torch.empty(512 * size, dtype=torch.float16) for _ in range(4))
-        compiled = attention[(1,)](
+        compiled = attended[(1,)](
             *(q, k, v, out, 512, size, rows, columns), num_warps=warps, num_stages=2
         )
-        binary = build_binary(compiled.asm["ttir"], "attention", warps, 2)
+        binary = build_binary(compiled.asm["ttir"], "attended", warps, 2)
     for machine, architecture, (registers, spilled) in [
         ("a100-sxm-80g", 80, ampere),
         ("h100-sxm", 90, hopper),
