@@ -186,7 +186,8 @@ class Hint:
 class DmaRead:
     """Copy a tile from memory to TCM. Masked-off elements take ``other`` (0 when None).
 
-    A ``volatile`` one has to see what others may write meanwhile.
+    A ``volatile`` one has to see what others may write meanwhile; one that ``streams`` says that
+    nobody wants its bytes again.
     """
 
     dst: Tile
@@ -197,6 +198,7 @@ class DmaRead:
     space: Space = Space.HBM
     volatile: bool = False
     hints: tuple[Hint, ...] = ()
+    streams: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,6 +21,8 @@ class ThreadBlock:
     """90 for compute capability 9.0."""
     tile_registers: int = 0
     """Registers for a thread's part of the largest tile of a program without a loop; else 0."""
+    spared: int = 0
+    """How many of ``registers`` its threads do without before any is spilled."""
     multiplies: bool = False
     """Whether it has a product, which the matrix unit makes."""
 

@@ -127,6 +127,7 @@ class KernelBinary:
             shared_bytes=sum(tile.total_bytes for tile in tiles),
             architecture=architecture,
             multiplies=use.multiplies,
+            spared=use.spared(threads, from_registers),
         )
 
 

@@ -146,3 +146,32 @@ def test_waves_without_a_part_of_a_tile_repeat_what_others_do() -> None:
     # 64 x 64 are four tiles of 32 x 32, which a fifth wave can only repeat.
     once, twice = (each.product_ps((1, 64, 64, 32), 4, rate) for each in (four, eight))
     assert twice == pytest.approx(2 * once, rel=0.01)
+
+
+@triton.jit
+def read_twice(x, y, n, BLOCK: tl.constexpr, MODIFIER: tl.constexpr):
+    base, top = tl.program_id(0) * n, -float("inf")
+    for start in range(0, n, BLOCK):
+        at = base + start + tl.arange(0, BLOCK)
+        top = tl.maximum(top, tl.max(tl.load(x + at, cache_modifier=MODIFIER), 0))
+    for start in range(0, n, BLOCK):
+        at = base + start + tl.arange(0, BLOCK)
+        tl.store(y + at, tl.load(x + at, cache_modifier=MODIFIER) - top)
+
+
+# AMD's loads with .cg are non-temporal; NVIDIA's only pass by the cache of one SM.
+@pytest.mark.parametrize(("machine", "reads"), [("mi300x", 2), ("h100-sxm", 1)])
+def test_what_streams_is_read_from_hbm_again(machine: str, reads: int) -> None:
+    rows, n = 2048, 512
+
+    def hbm_bytes(modifier: str) -> float:
+        context = RuntimeContext(machine=machine, data=False)
+        with context as torch:
+            x, y = (torch.empty(rows * n) for _ in range(2))
+            read_twice[(rows,)](x, y, n, 256, modifier)
+            context.drain()
+        return context.op_log.instances[-1].template.hbm_bytes
+
+    once = rows * n * 4
+    assert hbm_bytes("") == pytest.approx(2 * once, rel=0.01)
+    assert hbm_bytes(".cg") == pytest.approx((reads + 1) * once, rel=0.01)

@@ -47,6 +47,7 @@ class LiveTiles:
         """The loops around each operation, from the outside in."""
         self._parents: dict[Value, Value] = {}
         self._repeats: set[Value] = set()
+        self._constants: set[Value] = set()
         self._count(function.body, ())
         self._uses = Counter(value for op in self._spans for value in op.operands)
         # What is inside comes first: a loop asks what its values lie with.
@@ -99,6 +100,8 @@ class LiveTiles:
             self._loops[op] = loops
             if op.name in _REPEATING:
                 self._repeats.update(op.results)
+            if op.name == "arith.constant":
+                self._constants.update(op.results)
             for inner in op.regions:
                 self._count(inner, (*loops, op) if op.name in LOOPS else loops)
             self._spans[op] = LiveSpan(first, len(self._spans) - 1)
@@ -114,9 +117,9 @@ class LiveTiles:
 
     def _join(self, op: Op) -> None:
         if op.name in DOTS:
-            # Nothing else may want what it was.
+            # Nothing else may want what it was; a constant has no place before it is needed.
             accumulator = accumulator_of(op)
-            if self._uses[accumulator] == 1:
+            if self._uses[accumulator] == 1 and accumulator not in self._constants:
                 self._same(accumulator, op.results[0])
         elif op.name in LOOPS:
             self._join_loop(op)

@@ -57,6 +57,10 @@ class RegisterUse:
     """Live tiles of what smaller ones repeat, and that nothing but a reduction reads."""
     multiplies: bool = False
     """Whether it has a product."""
+    computed_factors: int = 0
+    """Bytes of live first factors that are computed, beside what they are computed of."""
+    second_factor: int = 0
+    """Bytes of 16 rows of the largest second factor, which each warp that multiplies loads."""
 
     def per_thread(self, num_threads: int, num_warps: int = 0) -> int:
         """Return the registers that each thread of a program would like to have.
@@ -73,7 +77,20 @@ class RegisterUse:
             size * num_warps // (4 * num_threads * max(min(num_warps, rows // _MMA_ROWS), 1))
             for rows, size in self.fragments
         )
-        return _BASE + tiles + pointers + kept
+        return _BASE + tiles + pointers + kept + self._ahead(num_threads, num_warps)
+
+    def spared(self, num_threads: int, num_warps: int = 0) -> int:
+        """Return how many of these registers a compiler does without before it spills.
+
+        Units that read shared memory take a computed factor from where it is computed, piece by
+        piece; of other factors, each of ``num_warps`` loads the next piece as early as it has room.
+        """
+        if num_warps:
+            return self._ahead(num_threads, num_warps)
+        return self.computed_factors // (4 * num_threads)
+
+    def _ahead(self, num_threads: int, num_warps: int) -> int:
+        return self.second_factor * num_warps // (4 * num_threads)
 
     def of_largest_tile(self, num_threads: int) -> int:
         """Return the registers of a thread's part of the largest tile, 0 where there is a loop."""
@@ -107,10 +124,13 @@ def register_use(function: Function) -> RegisterUse:
     largest = 0 if loops else max(map(_bytes, held), default=0)
     if 2 * _stored_bytes(function) < largest:
         largest = 3 * largest // 4
-    live, summed = _live(function, held)
+    live, summed, factors = _live(function, held)
     multiplies = any(op.name in DOTS for op in function.body.walk())
     fragments = tuple(_fragments(function))
-    return RegisterUse(live, _pointers(function), largest, fragments, summed, multiplies)
+    second = max(map(_piece, function.body.walk()), default=0) if fragments else 0
+    return RegisterUse(
+        *(live, _pointers(function), largest, fragments, summed, multiplies, factors, second)
+    )
 
 
 def _held(function: Function) -> list[Value]:
@@ -125,7 +145,7 @@ def _held(function: Function) -> list[Value]:
         if loop.name == "scf.for"
         for load in pipelined_loads(loop)
     }
-    computed = set(_computed_integers(function))
+    computed, factors = set(_computed_integers(function)), _computed_factors(function)
     return [
         result
         for op in function.body.walk()
@@ -133,9 +153,29 @@ def _held(function: Function) -> list[Value]:
         for result in op.results
         if result.type.shape
         and (result.type.is_float or op.name == "tt.load" or result in computed)
-        and not _only_multiplied(result, readers)
-        and not _narrows(op, readers)
+        and not (_only_multiplied(result, readers) and result not in factors)
+        and (result in factors or not _narrows(op, readers))
     ]
+
+
+def _computed_factors(function: Function) -> set[Value]:
+    """Return the first factors of products that a loop makes narrower of what it computes."""
+    narrowed = {
+        op.results[0]
+        for loop in function.body.walk()
+        if loop.name in LOOPS
+        for op in loop.regions[-1].walk()
+        if op.name in _NARROWING
+    }
+    return {op.operands[0] for op in function.body.walk() if op.name in DOTS} & narrowed
+
+
+def _piece(op: Op) -> int:
+    """Return the bytes of as many rows of a product's second factor as one instruction takes."""
+    if op.name not in DOTS:
+        return 0
+    factor = op.operands[1]
+    return _bytes(factor) * _MMA_ROWS // factor.type.shape[-2]
 
 
 def _computed_integers(function: Function) -> Iterator[Value]:
@@ -170,10 +210,14 @@ def _stored_bytes(function: Function) -> int:
     return max((_bytes(value) for value in stored if value not in loaded), default=0)
 
 
-def _live(function: Function, held: Sequence[Value]) -> tuple[int, tuple[SummedTile, ...]]:
-    """Return the bytes where most are live, and which of these tiles only a reduction reads."""
+def _live(function: Function, held: Sequence[Value]) -> tuple[int, tuple[SummedTile, ...], int]:
+    """Return the bytes where most are live.
+
+    And which of these tiles only a reduction reads, and the bytes of computed factors among them.
+    """
     if not is_structured(function):
-        return max((_bytes(value) for value in held), default=0), ()
+        return max((_bytes(value) for value in held), default=0), (), 0
+    factors = _computed_factors(function)
     tiles = LiveTiles(function)
     # Compilers interleave operations on single elements: what only these read is never whole.
     whole = [tiles.span(op).first for op in function.body.walk() if not _is_elementwise(op)]
@@ -182,9 +226,10 @@ def _live(function: Function, held: Sequence[Value]) -> tuple[int, tuple[SummedT
         for value, size, span in tiles.places(held)
         if bisect_right(whole, span.first) < bisect_right(whole, span.last)
     ]
-    # What an operation computes takes the place of what it reads for the last time.
+    # What an operation computes takes the place of what it reads for the last time, but for a
+    # factor, which lies otherwise.
     live = most_at_once(
-        (value, size, LiveSpan(min(span.first + 1, span.last), span.last))
+        (value, size, LiveSpan(min(span.first + (value not in factors), span.last), span.last))
         for value, size, span in spans
     )
     sizes = {value: size for value, size, _ in spans}
@@ -193,7 +238,8 @@ def _live(function: Function, held: Sequence[Value]) -> tuple[int, tuple[SummedT
         for value, tile in _summed(function).items()
         if any(tiles.share(value, each) for each in live)
     )
-    return sum(sizes[value] for value in live), summed
+    computed = sum(sizes[value] for value in live if value in factors)
+    return sum(sizes[value] for value in live), summed, computed
 
 
 def _summed(function: Function) -> dict[Value, SummedTile]:

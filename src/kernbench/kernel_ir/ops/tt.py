@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from kernbench.commands import (
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 DIALECT = Dialect()
 
 _FLOATS = elementwise(is_float)
+_STREAMS = re.compile(r"cache_modifier = c[gs]\b")
+"""Loads that Triton's back end for AMD makes non-temporal."""
 
 DIALECT.op("tt.mulhiui", operands=2, check=elementwise(is_integer), cost=MathClass.SIMPLE)(
     arith.binary
@@ -215,8 +218,10 @@ def _load(run: Evaluator, op: Op) -> None:
     if op.attrs.get("padding") == 2:
         other = Splat(float("nan"), access.shape, access.dtype)
     dst = run.new_tile(access.shape, access.dtype)
+    volatile = bool(op.attrs.get("isVolatile"))
+    streams = _STREAMS.search(str(op.attrs.get("cachePolicy", ""))) is not None
     run.commands.append(
-        DmaRead(dst, access, mask, other, op.line, volatile=bool(op.attrs.get("isVolatile")))
+        DmaRead(dst, access, mask, other, op.line, volatile=volatile, streams=streams)
     )
     run.set(op.results[0], dst)
 

@@ -106,7 +106,7 @@ def spilled_registers(block: ThreadBlock, sip: SipSpec) -> int:
         # Vector instructions reach half of them, matrix instructions all.
         assert sip.pe.warps is not None
         most = min(most, sip.pe.warps.thread_registers // 2)
-    return max(0, block.registers - most)
+    return max(0, block.registers - block.spared - most)
 
 
 class BlockCosts:

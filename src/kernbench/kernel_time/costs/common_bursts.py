@@ -45,6 +45,7 @@ def common_shares(
     room: int,
     *,
     alike: bool = True,
+    streams_miss: bool = False,
 ) -> dict[int, Fraction]:
     """Return by site which share of its bursts HBM moves, where other loads move some of them.
 
@@ -52,14 +53,17 @@ def common_shares(
     often. Loads of one tensor are held against each other for programs in the middle of those that
     there are; ``width`` of them run at a time. Where all that these move fits in ``room``, the
     cache still has what an earlier loop has loaded; else loads in the same loops are compared, in
-    one iteration. Addresses and masks that are data are left out.
+    one iteration. Loads that stream find nothing where they miss. Addresses and masks that are data
+    are left out.
     """
     moved = sum(_num_bytes(each) for each in sites)
     stays = alike and moved * min(width, num_programs) <= room
     together: dict[tuple[int, bool, tuple[int, ...]], list[CommandSite]] = {}
     for site in sites:
         command = site.command
-        if isinstance(command, DmaRead) and site.gather is None and _is_known(command.mask):
+        if not isinstance(command, DmaRead) or (streams_miss and command.streams):
+            continue
+        if site.gather is None and _is_known(command.mask):
             in_all = stays and _num_elements(site) <= _MOST_OF_A_PROGRAM
             loops = () if in_all else tuple(loop.loop_id for loop in site.loops)
             together.setdefault((command.source.param, in_all, loops), []).append(site)

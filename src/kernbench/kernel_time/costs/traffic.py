@@ -176,6 +176,7 @@ class GroupSplit:
         blocks_per_pe: int | None = None,
         *,
         gathers_stores: bool = False,
+        streams_miss: bool = False,
     ) -> None:
         self._group, self._num_slots = group, trace.num_slots
         self.plan = build_program_plan(group.body, trace.num_slots)
@@ -209,7 +210,9 @@ class GroupSplit:
         common: Mapping[int, Fraction] = {}
         if room is not None:
             sizes = (len(self._ids), width, burst_bytes, room)
-            common = common_shares(self._dma, *sizes, alike=not group.trips)
+            common = common_shares(
+                self._dma, *sizes, alike=not group.trips, streams_miss=streams_miss
+            )
         if together is not None or self._looked_up or common:
             missed, read = self._with_shares(missed, together, common)
         columns = (*read.T, *missed.T, *self._conflicts().T)

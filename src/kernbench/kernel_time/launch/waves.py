@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from kernbench.commands import KernelTrace, SourceLine, by_path
 from kernbench.hardware import SipSpec
+from kernbench.kernel_ir import NO_CUDA
 from kernbench.kernel_time.conditions import Conditions, ThreadBlock
 from kernbench.kernel_time.costs.block_costs import resident_blocks
 from kernbench.kernel_time.costs.command_costs import CostModel, ProgramCosts
@@ -183,7 +184,10 @@ def _traffic(
     )
     blocks = None if conditions.block is None else resident_blocks(conditions.block, sip)
     gathers = not SharedCache(sip).waits_for_hbm(stores=True)
-    key = (num_pes, sip.cube.hbm_burst_bytes, room, copies, conditions.tables, blocks, gathers)
+    # AMD's loads with .cg or .cs are non-temporal: no cache keeps what they bring.
+    streams_miss = conditions.block is not None and conditions.block.architecture == NO_CUDA
+    rules = gathers, streams_miss
+    key = (num_pes, sip.cube.hbm_burst_bytes, room, copies, conditions.tables, blocks, rules)
     known = _TRAFFIC.setdefault(trace, {})
     found = known.get(key)
     if found is None:
@@ -197,6 +201,7 @@ def _traffic(
                 *(trace, group, num_pes, burst_bytes, room, dict(copies), together, tables),
                 blocks,
                 gathers_stores=gathers,
+                streams_miss=streams_miss,
             ).traffic()
             for group in trace.groups
             if len(group.program_ids)
