@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import json
 import os
@@ -19,6 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.testing
+import triton
+import triton.testing
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from kernbench.judging.limits import CandidateLimits, confine
@@ -29,6 +33,9 @@ from kernbench.judging.tasks import JudgedTask, load_module, tensors_of
 from kernbench.judging.values import on_device
 
 _PR_SET_PDEATHSIG = 1
+_MODULE = "candidate"
+_LOOK_S = 0.5
+"""How often its files are looked at."""
 _FAILED, _RECORD = b"F", b"R"
 
 
@@ -116,17 +123,34 @@ class CandidateProcess:
         parts, missing = [], size
         while missing:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._read], [], [], left)[0]:
+            if left <= 0:
                 self.close()
                 raise CandidateFailed(
                     ["TimeoutError"], f"it did not end within {self._limits.seconds:g} s"
                 )
+            if not select.select([self._read], [], [], min(left, _LOOK_S))[0]:
+                self._check_files()
+                continue
             part = os.read(self._read, min(missing, 1 << 20))
             if not part:
                 raise CandidateFailed(["ProcessEnded"], self._how_it_ended())
             parts.append(part)
             missing -= len(part)
         return b"".join(parts)
+
+    def _check_files(self) -> None:
+        """End a process whose files have become too large, all together."""
+        size = 0
+        for folder, _, names in os.walk(self._folder.name):
+            for name in names:
+                with suppress(OSError):
+                    size += (Path(folder) / name).lstat().st_size
+        if size > self._limits.file_mib << 20:
+            self.close()
+            raise CandidateFailed(
+                ["TimeoutError", "OSError"],
+                f"its files have {size >> 20:,} MiB, but it may write {self._limits.file_mib:,}",
+            )
 
     def _how_it_ended(self) -> str:
         status = self._wait()
@@ -193,17 +217,19 @@ def _live(
 
         def serve(_: Any) -> None:
             module: Any = None
+            guarded = _guarded()
             while problems := receive():
                 try:
                     if module is None:
-                        module = load_module(path, "candidate")
+                        module = load_module(path, _MODULE)
                     record = _record(partial(task.bind, module, problems[0]), problems[0], has_data)
+                    record.remarks += [f"it replaces {e}" for e in _replaced(guarded, path)]
                     _reply(write, _RECORD, record.write())
                 except BaseException as error:
                     _reply(write, _FAILED, _described(error, path))
 
         def serve_rank(problems: list[dict[str, Any]], rank: int) -> bytes:
-            module = load_module(path, "candidate")
+            module = load_module(path, _MODULE)
             return _record(
                 partial(task.bind, module, problems[rank]), problems[rank], has_data
             ).write()
@@ -221,6 +247,37 @@ def _live(
             _reply(write, _FAILED, _described(error, path))
     finally:
         os._exit(1)
+
+
+def _guarded() -> dict[tuple[int, str], tuple[str, Any]]:
+    """Return what a candidate has no reason to replace: by owner and name, its text and value."""
+    owners = {
+        "torch": torch, "torch.Tensor": torch.Tensor, "torch.cuda": torch.cuda,
+        "torch.cuda.Event": torch.cuda.Event, "torch.cuda.Stream": torch.cuda.Stream,
+        "torch.testing": torch.testing, "torch.nn.functional": torch.nn.functional,
+        "torch.linalg": torch.linalg, "time": time, "builtins": builtins, "triton": triton,
+        "triton.testing": triton.testing, "os": os,
+    }  # fmt: skip
+    return {
+        (id(owner), key): (f"{name}.{key}", value)
+        for name, owner in owners.items()
+        for key, value in vars(owner).items()
+        if callable(value)
+    }
+
+
+def _replaced(before: dict[tuple[int, str], tuple[str, Any]], path: Path) -> list[str]:
+    """Return what a candidate has replaced by functions or classes of its own."""
+    after = _guarded()
+    names = []
+    for key, (name, value) in before.items():
+        new = after.get(key, (name, None))[1]
+        code = getattr(getattr(new, "__func__", new), "__code__", None)
+        file = getattr(code, "co_filename", "")
+        is_own = file in (str(path), "<string>") or getattr(new, "__module__", "") == _MODULE
+        if new is not value and (new is None or is_own):
+            names.append(name)
+    return names
 
 
 def _record(bind: Callable[[], Any], problem: dict[str, Any], has_data: bool) -> Record:
