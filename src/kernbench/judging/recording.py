@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._library.custom_ops import OPDEFS
+from torch._library import custom_ops
 from torch._ops import HigherOrderOperator
 
 from kernbench.judging.collectives import described_options, ranks_of
@@ -125,7 +125,7 @@ class CallRecorder(Mode):
         Raises:
             RecordError: It is not written in Python, so that what it does cannot be seen.
         """
-        definition = OPDEFS.get(f"{func.namespace}::{func._opname}")
+        definition = custom_ops.OPDEFS.get(f"{func.namespace}::{func._opname}")
         functions = definition._backend_fns if definition is not None else {}
         inside = functions.get("cuda", functions.get(None))
         if inside is not None:

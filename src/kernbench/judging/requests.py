@@ -115,6 +115,12 @@ class _Tried:
     """Elements of its inputs."""
 
 
+def _loaded(path: Path) -> tuple[JudgedTask, TaskSize]:
+    """Return a task, and the size of it that is timed."""
+    task = load_task(path)
+    return task, task.stated()[-1]
+
+
 @contextmanager
 def _of_the_task(path: Path, what: str) -> Iterator[None]:
     """Turn an error of a task's own into one that its author can read."""
@@ -180,14 +186,13 @@ class _Judging:
                 "Gluon, Helion or PyTorch",
             )
         with _of_the_task(request.task, "it cannot be loaded"):
-            task = in_simulation(lambda _: load_task(request.task), request.machines[0])
-            task.stated()
+            task, size = in_simulation(lambda _: _loaded(request.task), request.machines[0])
         form = task.form
         try:
             if request.values:
                 self._judge_values(task)
             if self._failure is None and request.times:
-                self._judge_times(task)
+                self._judge_times(task, size)
         except _UnknownError as error:
             return self._verdict(form, Outcome.UNKNOWN, str(error))
         except CandidateFailed as error:
@@ -683,8 +688,7 @@ class _Judging:
 
     # Time
 
-    def _judge_times(self, task: JudgedTask) -> None:
-        size = task.stated()[-1]
+    def _judge_times(self, task: JudgedTask, size: TaskSize) -> None:
         for machine in self._request.machines:
             candidate = self._process(task, machine, data=False)
             try:
