@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
+import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -142,7 +143,7 @@ def judge_request(request: JudgeRequest) -> Verdict:
     Raises:
         UsageError: The task or the candidate cannot be read, or the reference fails by itself.
     """
-    began = time.process_time()
+    began = _cpu_s()
     seed = random.SystemRandom().randrange(1 << 31) if request.seed is None else request.seed
     try:
         text = read_text(request.candidate, _MOST_SOURCE_BYTES)
@@ -151,8 +152,14 @@ def judge_request(request: JudgeRequest) -> Verdict:
         raise UsageError(f"{request.candidate}: cannot be read: {why}") from None
     judging = _Judging(request, seed, scan(text))
     verdict = judging.verdict()
-    verdict.cpu_s = round(time.process_time() - began, 3)
+    verdict.cpu_s = round(_cpu_s() - began, 3)
     return verdict
+
+
+def _cpu_s() -> float:
+    """Return the CPU time of this process and of the candidates' that have ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime
 
 
 class _Judging:

@@ -167,7 +167,7 @@ class Verdict:
     """What makes it a cheat, each as a sentence."""
     remarks: list[str] = field(default_factory=list)
     cpu_s: float = 0.0
-    """CPU time of the judge."""
+    """CPU time of the judge and of the candidate."""
     schema: str = SCHEMA
 
     @property
