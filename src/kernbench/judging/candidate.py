@@ -7,7 +7,6 @@ import ctypes
 import json
 import os
 import pickle
-import select
 import signal
 import tempfile
 import time
@@ -17,6 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from select import select
+from time import monotonic
 from typing import Any
 
 import torch
@@ -65,7 +66,11 @@ class Hollow:
 
 
 class CandidateProcess:
-    """A forked process that calls one candidate as often as it is asked to."""
+    """A forked process that calls one candidate as often as it is asked to.
+
+    It waits by the real clock, also inside of a simulation: ``monotonic`` and ``select`` are those
+    of before.
+    """
 
     def __init__(
         self,
@@ -100,7 +105,7 @@ class CandidateProcess:
         Raises:
             CandidateFailed: It came to none.
         """
-        deadline = time.monotonic() + self._limits.seconds
+        deadline = monotonic() + self._limits.seconds
         data = pickle.dumps(problems)
         with suppress(BrokenPipeError):
             _send(self._write, data)
@@ -122,13 +127,13 @@ class CandidateProcess:
     def _receive(self, size: int, deadline: float) -> bytes:
         parts, missing = [], size
         while missing:
-            left = deadline - time.monotonic()
+            left = deadline - monotonic()
             if left <= 0:
                 self.close()
                 raise CandidateFailed(
                     ["TimeoutError"], f"it did not end within {self._limits.seconds:g} s"
                 )
-            if not select.select([self._read], [], [], min(left, _LOOK_S))[0]:
+            if not select([self._read], [], [], min(left, _LOOK_S))[0]:
                 self._check_files()
                 continue
             part = os.read(self._read, min(missing, 1 << 20))
