@@ -188,6 +188,14 @@ def _send(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
+def _close_all_but(*kept: int) -> None:
+    """Close what else is open: it leads to whoever waits for the verdict."""
+    for each in list(Path("/proc/self/fd").iterdir()):
+        if int(each.name) not in (0, 1, 2, *kept):
+            with suppress(OSError):
+                os.close(int(each.name))
+
+
 def _live(
     path: Path,
     task: JudgedTask,
@@ -202,6 +210,7 @@ def _live(
     try:
         with suppress(OSError):
             os.setsid()
+        _close_all_but(read, write)
         # It ends with the judge, however that ends.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         null = os.open(os.devnull, os.O_RDWR)

@@ -13,7 +13,7 @@ from kernbench.judging.recording import CallRecorder
 from kernbench.judging.simulation import in_simulation
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _rows(x, y, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803, ANN
     at = tl.arange(0, BLOCK)
     row = tl.load(x + tl.program_id(0) * n + at, at < n, 0.0)

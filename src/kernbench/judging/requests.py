@@ -127,9 +127,9 @@ def _of_the_task(path: Path, what: str) -> Iterator[None]:
     """Turn an error of a task's own into one that its author can read."""
     try:
         yield
-    except KernbenchError:
+    except (KernbenchError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # it may exit, too
         raise UsageError(f"{path}: {what}: {type(error).__name__}: {str(error)[:1000]}") from error
 
 

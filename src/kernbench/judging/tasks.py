@@ -171,7 +171,8 @@ class OwnTask(JudgedTask):
                 f"{path.name}: ranks must be an integer from 1 to {MOST_RANKS}, but got "
                 f"{self.ranks!r}"
             )
-        self.besides = frozenset(getattr(self.module, "besides", ()))
+        besides = getattr(self.module, "besides", ())
+        self.besides = frozenset((besides,) if isinstance(besides, str) else besides)
         if unknown := self.besides - set(BESIDES):
             raise UsageError(
                 f"{path.name}: besides must name some of {', '.join(BESIDES)}, but got "
