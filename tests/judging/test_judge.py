@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from pathlib import Path
 
 import jsonschema
 import pytest
 
 from kernbench.errors import UsageError
-from kernbench.judging import EXIT_CODES, CandidateLimits, Outcome, Verdict
+from kernbench.judging import EXIT_CODES, CandidateLimits, Judge, Outcome, Verdict
 from tests.judging.conftest import Judged
 from tests.judging.tricks import HEAD, HONEST, SMALL, TASKS, TRICKS
 
@@ -210,3 +212,22 @@ def test_exit_codes_tell_verdicts_from_errors() -> None:
     codes = list(EXIT_CODES.values())
     assert len(set(codes)) == len(Outcome)
     assert not {1, 2, 130} & set(codes)
+
+
+@pytest.mark.campaign
+def test_a_judge_that_runs_out_of_time_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "task.py").write_text(SMALL["axpy"])
+    (tmp_path / "candidate.py").write_text("def solve(x, y):\n    while True: pass")
+    own = tmp_path / "temporary"
+    own.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(own))
+    with Judge() as judge:
+        verdict = judge(tmp_path / "candidate.py", tmp_path / "task.py", total_s=3.0)
+        assert verdict.outcome is Outcome.UNKNOWN
+        assert "not judged within 3 s" in verdict.why
+        (tmp_path / "candidate.py").write_text(HEAD + HONEST["axpy"])
+        assert judge(tmp_path / "candidate.py", tmp_path / "task.py", times=False).is_right
+        assert len(list(own.rglob("kernbench-judge-*"))) == 1
+    assert not list(own.iterdir())

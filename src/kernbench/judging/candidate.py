@@ -26,7 +26,7 @@ import triton
 import triton.testing
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from kernbench.judging.limits import CandidateLimits, confine
+from kernbench.judging.limits import PREFIX, CandidateLimits, confine
 from kernbench.judging.record import MOST_BYTES, Record, RecordError
 from kernbench.judging.recording import CallRecorder
 from kernbench.judging.simulation import in_simulation, on_ranks
@@ -83,7 +83,7 @@ class CandidateProcess:
     ) -> None:
         """Fork it. It must have seen nothing of the judge's inputs by now."""
         self._limits = limits
-        self._folder = tempfile.TemporaryDirectory(prefix="kernbench-judge-")
+        self._folder = tempfile.TemporaryDirectory(prefix=PREFIX)
         own_read, their_write = os.pipe()
         their_read, own_write = os.pipe()
         self._pid = os.fork()

@@ -15,6 +15,8 @@ from typing import Any
 
 from kernbench.judging.sandbox import seal
 
+PREFIX = "kernbench-judge-"
+"""How names of folders of candidates and their workers begin."""
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _REFUSED = frozenset(
     (
