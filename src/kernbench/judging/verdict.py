@@ -223,7 +223,8 @@ class Verdict:
 
     def to_markdown(self) -> str:
         """Return the verdict in at most 40 lines, for whoever writes the next candidate."""
-        lines = [f"**{self.outcome}**: {self.why}", ""]
+        lines = [f"**{self.outcome}**: {self.why}"]
+        lines += [""] if self.tricks or self.failure else []
         lines += [f"- {each}" for each in self.tricks]
         if self.failure is not None:
             failure = self.failure
