@@ -231,3 +231,34 @@ def test_a_judge_that_runs_out_of_time_leaves_no_folder(
         assert judge(tmp_path / "candidate.py", tmp_path / "task.py", times=False).is_right
         assert len(list(own.rglob("kernbench-judge-*"))) == 1
     assert not list(own.iterdir())
+
+
+_GLUON = """
+import torch, triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+@gluon.jit
+def axpy(x, y, out, n, B: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    i = gl.program_id(0) * B + gl.arange(0, B, layout=layout)
+    a = gl.load(x + i, mask=i < n, other=0.0)
+    gl.store(out + i, 2 * a + gl.load(y + i, mask=i < n, other=0.0), mask=i < n)
+
+def solve(x, y):
+    out = torch.empty_like(x)
+    axpy[(triton.cdiv(x.numel(), 128),)](x, y, out, x.numel(), B=128)
+    return out
+"""
+
+
+@pytest.mark.campaign
+def test_gluon_is_judged_and_what_is_not_installed_cannot_be(judged: Judged) -> None:
+    assert judged(_GLUON, SMALL["axpy"]).is_right
+    verdict = judged(_GLUON.replace("2 * a", "3 * a"), SMALL["axpy"])
+    assert verdict.outcome is Outcome.WRONG
+    assert verdict.failure is not None
+    assert verdict.failure.line == "candidate.py:11"
+    verdict = judged("import flurbish\n" + _GLUON, SMALL["axpy"])
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert "a package that is not here: No module named 'flurbish'" in verdict.why

@@ -536,6 +536,8 @@ class _Judging:
             raise _UnknownError(f"it uses what is not simulated: {failed}") from None
         if "RecordError" in kinds:
             raise _UnknownError(f"it cannot be recorded: {failed.says}") from None
+        if "ModuleNotFoundError" in kinds:
+            raise _UnknownError(f"it needs a package that is not here: {failed.says}") from None
         is_mistake = bool(kinds & {"KernbenchError", "TimeoutError", "ProcessEnded"})
         if size.is_stated or is_mistake:
             raise _Wrong(str(failed), "drawn", failed.line) from None
