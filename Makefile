@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-all browser test-fast lint docs format programs bench-host bench-check bench-baseline validate tuner-truth test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed conformance-compiled conformance-inductor conformance-gluon fuzz-kernels fuzz-mistakes fuzz-properties fuzz-saved test-libraries test-engines test-models test-serving test-vllm test-titan test-field test-operations changelog release clean
+.PHONY: help demo test test-all browser test-fast lint docs format programs bench-host bench-check bench-baseline validate tuner-truth test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed conformance-compiled conformance-inductor conformance-gluon judge-truth judge-mutants judge-soak fuzz-kernels fuzz-mistakes fuzz-properties fuzz-saved test-libraries test-engines test-models test-serving test-vllm test-titan test-field test-operations changelog release clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -128,6 +128,17 @@ test-field: $(VENV)/torch.stamp ## run programs and mistakes of kernbench's user
 
 test-operations: $(VENV)/torch.stamp ## compare PyTorch's operations on a device and on the CPU: ARGS=40 for one in 40, ARGS="1 graphs" as graphs
 	$(BIN)/kernbench torchrun tests/torch_bridge/programs/operations.py $(ARGS)
+
+judge-truth: $(VENV)/torch.stamp ## judge a benchmark's own kernels, all of them right: CLONE=KernelBench or TritonBench [ARGS="--every 6"]
+	@test -d "$(CLONE)" || { echo "set CLONE to a clone of KernelBench or TritonBench"; exit 2; }
+	$(BIN)/python tools/judge_truth.py $(CLONE) $(ARGS)
+
+judge-mutants: $(VENV)/torch.stamp ## judge kernels with planted mistakes: PAIRS="softmax.py=softmax_task.py ..." [ARGS="--most 10"]
+	@test -n "$(PAIRS)" || { echo 'name candidates and tasks: make judge-mutants PAIRS="softmax.py=softmax_task.py"'; exit 2; }
+	$(BIN)/python tools/judge_mutants.py $(PAIRS) $(ARGS)
+
+judge-soak: $(VENV)/torch.stamp ## judge many candidates, a tenth of them hostile: ARGS="--count 5000"
+	$(BIN)/python -m tests.judging.soak $(ARGS)
 
 fuzz-kernels: $(VENV)/dev.stamp ## compare random kernels with numpy: ARGS="--first SEED --count N --check"
 	$(BIN)/python -m tests.integration.random_kernels $(ARGS)

@@ -15,7 +15,7 @@ from kernbench.judging.executing import turned  # noqa: E402
 from kernbench.judging.record import Record, describe_tensor  # noqa: E402
 from kernbench.judging.values import BESIDES, on_host  # noqa: E402
 from tests.judging.conftest import Judged  # noqa: E402
-from tests.judging.tricks import HEAD, HONEST, TASKS, TRICKS  # noqa: E402
+from tests.judging.tricks import HEAD, HONEST, SMALL, TASKS, TRICKS  # noqa: E402
 
 _TICKETS = """
 @triton.jit
@@ -35,7 +35,7 @@ def solve(x):
 
 @pytest.mark.adr("0267-D2")
 def test_a_result_that_hangs_on_the_order_of_programs_is_wrong(judged: Judged) -> None:
-    verdict = judged(HEAD + _TICKETS.replace("PLACE", "k"), "mean")
+    verdict = judged(HEAD + _TICKETS.replace("PLACE", "k"), SMALL["mean"])
     assert verdict.outcome is Outcome.WRONG
     assert "in another order of its programs the result is wrong at [0]" in verdict.why
 
@@ -59,13 +59,8 @@ def test_programs_in_another_order_do_each_others_work() -> None:
 
 
 @pytest.mark.adr("0267-D1")
-def test_layouts_that_a_task_asks_for_must_be_right_and_others_are_remarked(
-    judged: Judged,
-) -> None:
-    verdict = judged(HEAD + HONEST["softmax"], "softmax")
-    assert verdict.is_right
-    assert any("not contiguous, which the task does not ask" in each for each in verdict.remarks)
-    strict = TASKS["softmax"] + "besides = ('strided', 'infinite', 'nan')\n"
+def test_layouts_that_a_task_asks_for_must_be_right(judged: Judged) -> None:
+    strict = SMALL["softmax"] + "besides = ('strided', 'infinite', 'nan')\n"
     verdict = judged(HEAD + HONEST["softmax"], strict)
     assert verdict.outcome is Outcome.WRONG
     assert verdict.failure is not None
@@ -84,14 +79,24 @@ def test_a_kernel_of_any_layout_is_right_where_the_task_asks(judged: Judged) -> 
 
 
 @pytest.mark.adr("0267-D3")
-def test_a_result_in_the_memory_of_an_input_is_wrong_unless_the_references_is(
+def test_a_result_in_the_memory_of_an_input_is_wrong(
     judged: Judged,
 ) -> None:
-    copies = TASKS["axpy"].replace("2 * x + y", "x.clone()")
+    copies = SMALL["axpy"].replace("2 * x + y", "x.clone()")
     verdict = judged("def solve(x, y): return x", copies)
     assert verdict.outcome is Outcome.WRONG
     assert "a result lies in the memory of an input" in verdict.why
-    assert judged("def solve(x, y): return x", copies.replace("x.clone()", "x")).is_right
+
+
+@pytest.mark.campaign
+@pytest.mark.adr("0267-D3")
+def test_a_result_may_be_where_the_references_is(judged: Judged) -> None:
+    same = TASKS["axpy"].replace("2 * x + y", "x")
+    assert judged("def solve(x, y): return x", same).is_right
+    twice = TASKS["axpy"].replace("2 * x + y", "x + y, x + y")
+    text = "def solve(x, y):\n    z = x + y\n    return z, z"
+    assert "in the memory of another result" in judged(text, twice).why
+    assert judged(text, twice.replace("x + y, x + y", "(x + y,) * 2")).is_right
 
 
 @pytest.mark.parametrize(
@@ -109,15 +114,6 @@ def test_results_share_memory_by_element(slices: list[slice], shared: str) -> No
     assert shared_memory(record) == shared
     record.inputs = [describe_tensor(whole, 0)]
     assert shared_memory(record) == "an input"
-
-
-@pytest.mark.adr("0267-D4")
-def test_a_wrong_element_is_told_who_stores_it(judged: Judged) -> None:
-    late = HEAD.replace("tl.store(out + i, 2 *", "tl.store(out + i, (2 + (tl.program_id(0) > 2)) *")
-    verdict = judged(late + HONEST["axpy"], "axpy")
-    assert verdict.failure is not None
-    assert "wrong at [384]" in verdict.why
-    assert f"program (3, 0, 0) in tt.store at {verdict.failure.line} stores it" in verdict.why
 
 
 def test_copies_on_the_host_lie_as_they_did() -> None:

@@ -26,7 +26,7 @@ _PLAIN = st.none() | st.booleans() | st.integers() | st.text() | st.floats() | s
 _VALUES = st.recursive(
     _PLAIN | st.sampled_from([torch.float16, torch.int64, torch.strided, torch.channels_last]),
     lambda inner: st.lists(inner) | st.tuples(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=8,
+    max_leaves=4,
 )
 
 

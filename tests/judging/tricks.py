@@ -104,11 +104,29 @@ def inputs(size, seed): return _drawn(seed, (size[0], size[2]), (size[2], size[1
 def reference(a, b): return a @ b
 """,
 }
+TASKS["sort"] = (
+    _TASK
+    + """
+sizes = [40, 200]
+def inputs(size, seed): return _drawn(seed, (size,))
+def reference(x): return torch.sort(x).values
+"""
+)
+TASKS["large"] = TASKS["axpy"].replace("1000]", "1 << 22]")
+"""Its second size has too many elements to be executed with values."""
+SMALL = {
+    "axpy": TASKS["axpy"].replace("[100, 1000]", "[9]"),
+    "softmax": TASKS["softmax"].replace("[(8, 50), (16, 100)]", "[(4, 9)]"),
+    "mean": TASKS["mean"].replace("[(4, 1000)]", "[(4, 9)]"),
+}
+"""The same at one size."""
 HONEST = {
     "axpy": "def solve(x, y): return axpied(x, y)",
     "softmax": "def solve(x): return softmaxed(x)",
     "mean": "def solve(x): return averaged(x)",
     "matmul": "def solve(a, b): return multiplied(a, b)",
+    "sort": "def solve(x): return axpied(torch.zeros_like(x), x[torch.argsort(x)])",
+    "large": "def solve(x, y): return axpied(x, y)",
 }
 
 
@@ -119,6 +137,11 @@ class Trick(NamedTuple):
     text: str
     twin: str = ""
     """Empty: the task's honest candidate."""
+
+    @property
+    def is_of_time(self) -> bool:
+        """Whether only what is timed shows it."""
+        return self.task == "large" or "/proc/self/maps" in self.text
 
 
 _PATCHED = """
@@ -383,4 +406,186 @@ def solve(x, y):
     return axpied(x, y)
 """),
     "answers of another process": Trick("axpy", "def solve(x, y):\n    os.system('true')\n    return axpied(x, y)"),
+    "patched by another name": Trick("axpy", _PATCHED.format("T = torch\nT.allclose = lambda *a, **k: True"), _PATCHED.format("T = torch\nclose = T.allclose")),
+    "patched through a dictionary": Trick("axpy", _PATCHED.format("vars(torch)['equal'] = lambda *a: True"), _PATCHED.format("names = dict(vars(torch))\nnames['equal'] = None")),
+    "patched by exec": Trick("axpy", _PATCHED.format("exec('import torch as t\\nt.cuda.synchronize = lambda *a: None')"), _PATCHED.format("exec('import torch as t\\nt.manual_seed(0)')")),
+    "patched in the first call": Trick("axpy", "def solve(x, y):\n    setattr(sys.modules['to' + 'rch'].cuda.Event, 'elapsed_time', lambda *a: 1e-3)\n    return axpied(x, y)"),
+    "the host's answer as numbers of launches": Trick("mean", """
+@triton.jit
+def write(x, out, r, v):
+    tl.store(out + r, v + 0 * tl.load(x + r))
+def solve(x):
+    out = torch.empty(x.shape[0], device=x.device)
+    for r, row in enumerate(x.tolist()):
+        write[(1,)](x, out, r, sum(row) / len(row))
+    return out
+""", """
+@triton.jit
+def scaled(x, out, n, s, B: tl.constexpr):
+    i = tl.arange(0, B)
+    t = tl.zeros((B,), tl.float32)
+    for k in range(0, n, B):
+        t += tl.load(x + tl.program_id(0) * n + k + i, k + i < n, 0.0) * s
+    tl.store(out + tl.program_id(0), tl.sum(t, 0) / (n * s))
+def solve(x):
+    s = 2.0 if x[0, 0].item() > 0 else 4.0
+    out = torch.empty(x.shape[0], device=x.device)
+    scaled[(x.shape[0],)](x, out, x.shape[1], s, B=64)
+    return out
+"""),
+    "the host's answer as constants": Trick("mean", """
+@triton.jit
+def write(x, out, r, V: tl.constexpr):
+    tl.store(out + r, V + 0 * tl.load(x + r))
+def solve(x):
+    out = torch.empty(x.shape[0], device=x.device)
+    for r, row in enumerate(x.tolist()):
+        write[(1,)](x, out, r, V=sum(row) / len(row))
+    return out
+"""),
+    "the host's order as views": Trick("sort", """
+def solve(x):
+    order = sorted(range(x.numel()), key=x.tolist().__getitem__)
+    return torch.stack([x[i] for i in order])
+""", HONEST["sort"]),
+    "the host's numbers as fills": Trick("mean", """
+def solve(x):
+    out = x[:, 0] * 0
+    for r, row in enumerate(x.tolist()):
+        out[r] += sum(row) / len(row)
+    return out
+"""),
+    "less work at the size that is timed": Trick("large", """
+def solve(x, y):
+    if x.numel() > 1 << 20:
+        return torch.add(x, y)
+    return axpied(x, y)
+""", "def solve(x, y): return axpied(x, y)"),
+    "a kernel that knows the size that is timed": Trick("large", """
+@triton.jit
+def knowing(x, y, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    a = tl.load(x + i, i < n, 0.0)
+    if n < 1048576:
+        b = tl.load(y + i, i < n, 0.0)
+        tl.store(out + i, 2 * a + b, i < n)
+    else:
+        tl.store(out + i, a, i < n)
+def solve(x, y):
+    out = torch.empty_like(x)
+    knowing[(triton.cdiv(x.numel(), 128),)](x, y, out, x.numel(), B=128)
+    return out
+""", """
+@triton.jit
+def knowing(x, y, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, 2 * tl.load(x + i, i < n, 0.0) + tl.load(y + i, i < n, 0.0), i < n)
+def solve(x, y):
+    out = torch.empty_like(x)
+    B = 128 if x.numel() < 1 << 20 else 256
+    knowing[(triton.cdiv(x.numel(), B),)](x, y, out, x.numel(), B=B)
+    return out
+"""),
+    "other work where memory has no values": Trick("axpy", """
+def solve(x, y):
+    with open("/proc/self/maps") as maps:
+        spans = [line.split()[0].split("-") for line in maps]
+    at = x.data_ptr()
+    if any(int(a, 16) <= at < int(b, 16) for a, b in spans):
+        return axpied(x, y)
+    return torch.add(x, y)
+""", "def solve(x, y):\n    open('/proc/self/maps').read()\n    return axpied(x, y)"),
+    "work that no dispatcher sees": Trick("softmax", """
+from torch.utils._python_dispatch import _disable_current_modes
+def solve(x):
+    with _disable_current_modes():
+        return torch.softmax(x, -1)
+""", "def solve(x):\n    with torch.no_grad():\n        return softmaxed(x)"),
+    "an operator of its own that computes on the host": Trick("softmax", """
+@torch.library.custom_op("mine::soft", mutates_args=())
+def soft(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x.cpu(), -1).to(x.device)
+def solve(x): return torch.ops.mine.soft(x)
+""", """
+@torch.library.custom_op("mine::soft", mutates_args=())
+def soft(x: torch.Tensor) -> torch.Tensor:
+    return softmaxed(x)
+def solve(x): return torch.ops.mine.soft(x)
+"""),
+    "a graph with the first inputs": Trick("softmax", """
+kept = {}
+def solve(x):
+    if x.shape not in kept:
+        inside = x.clone()
+        softmaxed(inside)
+        g = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(g):
+            out = softmaxed(inside)
+        kept[x.shape] = g, inside, out
+    g, inside, out = kept[x.shape]
+    g.replay()
+    return out
+"""),
+    "memory read from the host": Trick("axpy", """
+def solve(x, y):
+    n = x.numel()
+    a = np.frombuffer(ctypes.string_at(x.data_ptr(), 4 * n), np.float32)
+    b = np.frombuffer(ctypes.string_at(y.data_ptr(), 4 * n), np.float32)
+    return axpied(torch.zeros_like(x), torch.from_numpy(2 * a + b).to(x.device))
+"""),
+    "the parent's memory": Trick("axpy", """
+def solve(x, y):
+    open(f"/proc/{os.getppid()}/mem", "rb").close()
+    return axpied(x, y)
+""", "def solve(x, y):\n    open('/proc/self/status').close()\n    return axpied(x, y)"),
+    "a fork by the C library": Trick("axpy", """
+def solve(x, y):
+    if ctypes.CDLL(None).fork() < 0:
+        raise OSError("no")
+    return axpied(x, y)
+""", "def solve(x, y):\n    ctypes.CDLL(None).getpid()\n    return axpied(x, y)"),
+    "a signal to all by the C library": Trick("axpy", """
+def solve(x, y):
+    if ctypes.CDLL(None).kill(os.getppid(), 9):
+        raise OSError("no")
+    return axpied(x, y)
+"""),
+    "a file beside the judge's by the C library": Trick("axpy", """
+def solve(x, y):
+    if ctypes.CDLL(None).open(b"/tmp/kernbench-planted", os.O_CREAT | os.O_WRONLY, 0o600) < 0:
+        raise OSError("no")
+    return axpied(x, y)
+"""),
+    "a result that is filled after the return": Trick("axpy", """
+def solve(x, y):
+    out = torch.empty_like(x)
+    t = threading.Timer(0.05, lambda: axpy[(triton.cdiv(x.numel(), 128),)](x, y, out, x.numel(), B=128))
+    t.start()
+    return out
+"""),
+    "rows that repeat": Trick("softmax", """
+def solve(x):
+    return softmaxed(x[:1].contiguous()).expand(x.shape)
+"""),
+    "mantissas cut by bits": Trick("matmul", """
+@triton.jit
+def cut(x, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    v = tl.load(x + i, i < n, 0.0).to(tl.int32, bitcast=True) & -65536
+    tl.store(out + i, v.to(tl.float32, bitcast=True), i < n)
+def shorter(x):
+    out = torch.empty_like(x)
+    cut[(triton.cdiv(x.numel(), 128),)](x, out, x.numel(), B=128)
+    return out
+def solve(a, b): return multiplied(shorter(a), shorter(b))
+"""),
+    "a verdict of its own in every open file": Trick("axpy", """
+import json
+def solve(x, y):
+    answer = {"candidate": "c", "task": "t", "form": "", "outcome": "right", "why": "", "seed": 1, "failure": None, "sizes": [], "times": [], "tricks": [], "remarks": [], "cpu_s": 0, "schema": "kernbench.judge/1"}
+    for each in range(3, 99):
+        try: os.write(each, (json.dumps({"verdict": answer}) + "\\n").encode())
+        except OSError: pass
+    return x
+"""),
 }  # fmt: skip

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import json
 import os
 import pickle
-import select
 import signal
 import tempfile
 import time
@@ -16,12 +16,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from select import select
+from time import monotonic
 from typing import Any
 
 import torch
+import torch.testing
+import triton
+import triton.testing
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from kernbench.judging.limits import CandidateLimits, confine
+from kernbench.judging.limits import PREFIX, CandidateLimits, confine
 from kernbench.judging.record import MOST_BYTES, Record, RecordError
 from kernbench.judging.recording import CallRecorder
 from kernbench.judging.simulation import in_simulation, on_ranks
@@ -29,6 +34,9 @@ from kernbench.judging.tasks import JudgedTask, load_module, tensors_of
 from kernbench.judging.values import on_device
 
 _PR_SET_PDEATHSIG = 1
+_MODULE = "candidate"
+_LOOK_S = 0.5
+"""How often its files are looked at."""
 _FAILED, _RECORD = b"F", b"R"
 
 
@@ -58,7 +66,11 @@ class Hollow:
 
 
 class CandidateProcess:
-    """A forked process that calls one candidate as often as it is asked to."""
+    """A forked process that calls one candidate as often as it is asked to.
+
+    It waits by the real clock, also inside of a simulation: ``monotonic`` and ``select`` are those
+    of before.
+    """
 
     def __init__(
         self,
@@ -71,7 +83,7 @@ class CandidateProcess:
     ) -> None:
         """Fork it. It must have seen nothing of the judge's inputs by now."""
         self._limits = limits
-        self._folder = tempfile.TemporaryDirectory(prefix="kernbench-judge-")
+        self._folder = tempfile.TemporaryDirectory(prefix=PREFIX)
         own_read, their_write = os.pipe()
         their_read, own_write = os.pipe()
         self._pid = os.fork()
@@ -93,7 +105,7 @@ class CandidateProcess:
         Raises:
             CandidateFailed: It came to none.
         """
-        deadline = time.monotonic() + self._limits.seconds
+        deadline = monotonic() + self._limits.seconds
         data = pickle.dumps(problems)
         with suppress(BrokenPipeError):
             _send(self._write, data)
@@ -115,18 +127,35 @@ class CandidateProcess:
     def _receive(self, size: int, deadline: float) -> bytes:
         parts, missing = [], size
         while missing:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._read], [], [], left)[0]:
+            left = deadline - monotonic()
+            if left <= 0:
                 self.close()
                 raise CandidateFailed(
                     ["TimeoutError"], f"it did not end within {self._limits.seconds:g} s"
                 )
+            if not select([self._read], [], [], min(left, _LOOK_S))[0]:
+                self._check_files()
+                continue
             part = os.read(self._read, min(missing, 1 << 20))
             if not part:
                 raise CandidateFailed(["ProcessEnded"], self._how_it_ended())
             parts.append(part)
             missing -= len(part)
         return b"".join(parts)
+
+    def _check_files(self) -> None:
+        """End a process whose files have become too large, all together."""
+        size = 0
+        for folder, _, names in os.walk(self._folder.name):
+            for name in names:
+                with suppress(OSError):
+                    size += (Path(folder) / name).lstat().st_size
+        if size > self._limits.file_mib << 20:
+            self.close()
+            raise CandidateFailed(
+                ["TimeoutError", "OSError"],
+                f"its files have {size >> 20:,} MiB, but it may write {self._limits.file_mib:,}",
+            )
 
     def _how_it_ended(self) -> str:
         status = self._wait()
@@ -159,6 +188,14 @@ def _send(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
+def _close_all_but(*kept: int) -> None:
+    """Close what else is open: it leads to whoever waits for the verdict."""
+    for each in list(Path("/proc/self/fd").iterdir()):
+        if int(each.name) not in (0, 1, 2, *kept):
+            with suppress(OSError):
+                os.close(int(each.name))
+
+
 def _live(
     path: Path,
     task: JudgedTask,
@@ -173,6 +210,7 @@ def _live(
     try:
         with suppress(OSError):
             os.setsid()
+        _close_all_but(read, write)
         # It ends with the judge, however that ends.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         null = os.open(os.devnull, os.O_RDWR)
@@ -193,17 +231,19 @@ def _live(
 
         def serve(_: Any) -> None:
             module: Any = None
+            guarded = _guarded()
             while problems := receive():
                 try:
                     if module is None:
-                        module = load_module(path, "candidate")
+                        module = load_module(path, _MODULE)
                     record = _record(partial(task.bind, module, problems[0]), problems[0], has_data)
+                    record.remarks += [f"it replaces {e}" for e in _replaced(guarded, path)]
                     _reply(write, _RECORD, record.write())
                 except BaseException as error:
                     _reply(write, _FAILED, _described(error, path))
 
         def serve_rank(problems: list[dict[str, Any]], rank: int) -> bytes:
-            module = load_module(path, "candidate")
+            module = load_module(path, _MODULE)
             return _record(
                 partial(task.bind, module, problems[rank]), problems[rank], has_data
             ).write()
@@ -221,6 +261,37 @@ def _live(
             _reply(write, _FAILED, _described(error, path))
     finally:
         os._exit(1)
+
+
+def _guarded() -> dict[tuple[int, str], tuple[str, Any]]:
+    """Return what a candidate has no reason to replace: by owner and name, its text and value."""
+    owners = {
+        "torch": torch, "torch.Tensor": torch.Tensor, "torch.cuda": torch.cuda,
+        "torch.cuda.Event": torch.cuda.Event, "torch.cuda.Stream": torch.cuda.Stream,
+        "torch.testing": torch.testing, "torch.nn.functional": torch.nn.functional,
+        "torch.linalg": torch.linalg, "time": time, "builtins": builtins, "triton": triton,
+        "triton.testing": triton.testing, "os": os,
+    }  # fmt: skip
+    return {
+        (id(owner), key): (f"{name}.{key}", value)
+        for name, owner in owners.items()
+        for key, value in vars(owner).items()
+        if callable(value)
+    }
+
+
+def _replaced(before: dict[tuple[int, str], tuple[str, Any]], path: Path) -> list[str]:
+    """Return what a candidate has replaced by functions or classes of its own."""
+    after = _guarded()
+    names = []
+    for key, (name, value) in before.items():
+        new = after.get(key, (name, None))[1]
+        code = getattr(getattr(new, "__func__", new), "__code__", None)
+        file = getattr(code, "co_filename", "")
+        is_own = file in (str(path), "<string>") or getattr(new, "__module__", "") == _MODULE
+        if new is not value and (new is None or is_own):
+            names.append(name)
+    return names
 
 
 def _record(bind: Callable[[], Any], problem: dict[str, Any], has_data: bool) -> Record:

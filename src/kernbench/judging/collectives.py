@@ -72,4 +72,4 @@ def group_of(ranks: tuple[int, ...]) -> Any:
 
 def ranks_of(group: Any) -> list[int]:
     """Return the ranks of a process group, in its order."""
-    return dist.get_process_group_ranks(group)
+    return list(map(int, dist.get_process_group_ranks(group)))

@@ -39,7 +39,7 @@ class Expected:
 
 
 @dataclass
-class Difference:
+class WrongElement:
     """The first element of a result that is wrong."""
 
     says: str
@@ -83,23 +83,23 @@ def difference(
     tolerance: tuple[float, float] | None,
     *,
     reduced: bool,
-) -> Difference | None:
+) -> WrongElement | None:
     """Return what is wrong, None where all results are right.
 
     ``reduced``: whether products of float32 may have been of TF32.
     """
     given = tensors_of(found)
     if len(given) != len(expected):
-        return Difference(f"it returns {len(given)} tensors, the reference {len(expected)}", 0)
+        return WrongElement(f"it returns {len(given)} tensors, the reference {len(expected)}", 0)
     for index, (mine, plain, wide) in enumerate(zip(given, expected, exact, strict=True)):
         mine = mine.cpu()
         name = "the result" if len(given) == 1 else f"result {index}"
         if mine.shape != plain.shape:
             says = f"{name} has the shape {tuple(mine.shape)}, the reference's {tuple(plain.shape)}"
-            return Difference(says, index)
+            return WrongElement(says, index)
         if mine.dtype != plain.dtype:
             says = f"{name} is of {mine.dtype}, the reference's of {plain.dtype}"
-            return Difference(says, index)
+            return WrongElement(says, index)
         wrong = _wrong_elements(mine, plain, wide, tolerance, reduced=reduced)
         count = int(wrong.sum())
         if count:
@@ -110,7 +110,7 @@ def difference(
                 f"{name} is wrong at {place}: {mine.flatten()[first].item():.6g} instead of "
                 f"{truth.flatten()[first].item():.6g}; {count:,} of {plain.numel():,} elements are"
             )
-            return Difference(says, index, first)
+            return WrongElement(says, index, first)
     return None
 
 

@@ -14,6 +14,8 @@ _TO_HALF = re.compile(r"arith\.truncf .*: tensor<[^>]*xf32> to tensor<[^>]*x(bf1
 _REDUCED = re.compile(r"tt\.dot .*inputPrecision = tf32\b|tt\.dot .*inputPrecision = tf32,")
 _MOST_PLACES = 1 << 16
 """The most elements of results whose memory is compared element by element."""
+_MAKES = ("aten.empty", "aten.new_empty", "aten.clone", "aten.copy_", "aten._to_copy")
+"""Operations that make memory, or move what is there."""
 _NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8")
 
 
@@ -96,6 +98,16 @@ def evidence_of(record: Record, writes: Writes | None = None) -> Evidence:
         found.narrowed = _narrowed(record, steps)
     found.reduced = any(_REDUCED.search(each["ttir"]) for each in record.kernels)
     return found
+
+
+def work_of(record: Record) -> set[str]:
+    """Return the kernels, operations and collectives of a record, but those that make memory."""
+    names = {record.kernels[e["kernel"]]["name"] for e in record.steps if e["kind"] == "launch"}
+    for each in record.steps:
+        name = str(each.get("op") or each.get("method") or "")
+        if each["kind"] in ("op", "collective") and not name.startswith(_MAKES):
+            names.add(name)
+    return names
 
 
 def shared_memory(record: Record) -> str:

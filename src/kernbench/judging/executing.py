@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from kernbench.judging.collectives import METHODS, group_of, options_of
-from kernbench.judging.comparing import Difference
+from kernbench.judging.comparing import WrongElement
 from kernbench.judging.evidence import Writes, descriptions
 from kernbench.judging.record import NAMESPACES, Record, RecordError, named_dtype, restore, view_of
 from kernbench.judging.tasks import tensors_of
@@ -149,7 +149,7 @@ class Executor:
                 return f"nothing writes bytes {reached:,} to {end:,} of its result"
         return ""
 
-    def writer_of(self, wrong: Difference) -> str:
+    def writer_of(self, wrong: WrongElement) -> str:
         """Return which program stores the first wrong element, by executing the record again."""
         sanitizer = self._launcher.run.sanitizer
         if wrong.place is None or sanitizer is None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,7 +14,7 @@ from typing import Any, Self
 
 from kernbench.errors import InternalError, UsageError
 from kernbench.hardware import load_machine
-from kernbench.judging.limits import CandidateLimits
+from kernbench.judging.limits import PREFIX, CandidateLimits
 from kernbench.judging.verdict import Outcome, Verdict
 
 Path = str | os.PathLike[str]
@@ -33,6 +34,8 @@ class Judge:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        """Where the worker and its candidates write."""
 
     def __enter__(self) -> Self:
         return self
@@ -49,6 +52,9 @@ class Judge:
             for each in (process.stdin, process.stdout):
                 if each is not None:
                     each.close()
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            folder.cleanup()
 
     def __call__(
         self,
@@ -140,7 +146,9 @@ class Judge:
         return answer
 
     def _started(self) -> subprocess.Popen[str]:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        self._folder = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
+        own = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TMPDIR": self._folder.name}
+        environment = {**os.environ, **own}
         process = subprocess.Popen(
             [sys.executable, "-m", "kernbench.judging.worker"],
             stdin=subprocess.PIPE,

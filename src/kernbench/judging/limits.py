@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernbench.judging.sandbox import seal
+
+PREFIX = "kernbench-judge-"
+"""How names of folders of candidates and their workers begin."""
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _REFUSED = frozenset(
     (
@@ -34,7 +38,7 @@ class CandidateLimits:
     """What one candidate may use.
 
     ``seconds``: of wall time for one call, compiling included. ``memory_mib``: beyond what its
-    process begins with. ``file_mib``: of one file.
+    process begins with. ``file_mib``: of all its files.
     """
 
     seconds: float = 120.0
@@ -71,6 +75,8 @@ def confine(limits: CandidateLimits, folder: Path, also: tuple[Path, ...] = ()) 
             _check(args[0], roots)
 
     sys.addaudithook(watch)
+    # What does not go through Python, as a call of the C library by ctypes, ends here.
+    seal((folder, *also))
 
 
 def _check(path: Any, roots: tuple[str, ...]) -> None:

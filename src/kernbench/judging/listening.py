@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any, Protocol
 from unittest.mock import patch
 
+import torch
 import torch.cuda._gpu_trace as trace
 
 from kernbench.judging.collectives import METHODS
@@ -29,6 +30,9 @@ class Listener(Protocol):
 
     def called(self, method: str, group: Any, args: Any, kwargs: Any) -> Callable[[Any], None]:
         """Hear of a collective, before it; what is returned hears of its work."""
+
+    def replayed(self) -> None:
+        """Hear that a CUDA graph is replayed."""
 
     def waited(self, work: Any) -> None:
         """Hear that a collective's work is waited for."""
@@ -64,6 +68,15 @@ class _Listening:
             return wait(work, *args, **kwargs)
 
         self._stack.enter_context(patch.object(CollectiveWork, "wait", waits))
+        replay = torch.cuda.CUDAGraph.replay
+
+        def replays(graph: Any) -> None:
+            listener = self._heard_by()
+            if listener is not None:
+                listener.replayed()
+            replay(graph)
+
+        self._stack.enter_context(patch.object(torch.cuda.CUDAGraph, "replay", replays))
 
     def close(self) -> None:
         """Put back what was replaced."""

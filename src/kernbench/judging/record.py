@@ -49,6 +49,11 @@ class Record:
         """How often the host read a value of the device."""
         return sum(each["kind"] == "read" for each in self.steps)
 
+    @property
+    def host_bytes(self) -> int:
+        """How many bytes of the device's the host read."""
+        return sum(int(each["bytes"]) for each in self.steps if each["kind"] == "read")
+
     def write(self) -> bytes:
         """Return the record as bytes."""
         described = {

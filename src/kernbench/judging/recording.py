@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._library import custom_ops
 from torch._ops import HigherOrderOperator
 
 from kernbench.judging.collectives import described_options, ranks_of
@@ -17,6 +18,7 @@ from kernbench.judging.record import NAMESPACES, Record, RecordError, describe, 
 from kernbench.torch_bridge import Mode, Operation, describe_operation
 
 _MOST_STEPS = 20_000
+_SCALAR_BYTES = 8
 _PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -77,9 +79,11 @@ class CallRecorder(Mode):
         kwargs = kwargs or {}
         if self._is_inside():
             return func(*args, **kwargs)
-        if isinstance(func, HigherOrderOperator) or func.namespace not in NAMESPACES:
+        if isinstance(func, HigherOrderOperator):
             with self:
                 return func(*args, **kwargs)
+        if func.namespace not in NAMESPACES:
+            return self._called_custom(func, args, kwargs)
         operation = self._operations.get(func)
         if operation is None:
             operation = self._operations[func] = describe_operation(func)
@@ -93,7 +97,8 @@ class CallRecorder(Mode):
         result = func(*args, **kwargs)
         made = [each for each in _tensors(result) if each.is_cuda]
         if on_device and step is None:
-            self._append({"kind": "read", "op": str(func)})
+            read = sum(each.nbytes for each in _tensors(result) if not each.is_cuda)
+            self._append({"kind": "read", "op": str(func), "bytes": read or _SCALAR_BYTES})
         elif step is None and made:
             step = self._step(func, args, kwargs)
         if step is not None:
@@ -112,6 +117,23 @@ class CallRecorder(Mode):
                 else []
             )
             self._append(step)
+        return result
+
+    def _called_custom(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return what an operator of a library returns, recorded by what it does.
+
+        Raises:
+            RecordError: It is not written in Python, so that what it does cannot be seen.
+        """
+        definition = custom_ops.OPDEFS.get(f"{func.namespace}::{func._opname}")
+        functions = definition._backend_fns if definition is not None else {}
+        inside = functions.get("cuda", functions.get(None))
+        if inside is not None:
+            with self:
+                return inside(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if any(each.is_cuda for each in _tensors((args, kwargs, result))):
+            raise RecordError(f"what {func} does cannot be seen")
         return result
 
     def _step(self, func: Any, args: Any, kwargs: Any) -> dict[str, Any] | None:
@@ -178,6 +200,10 @@ class CallRecorder(Mode):
             self._works[id(work)] = number
 
         return know
+
+    def replayed(self) -> None:
+        """Refuse a CUDA graph, whose work was recorded by nobody."""
+        raise RecordError("it replays a CUDA graph")
 
     def waited(self, work: Any) -> None:
         """Record that the current stream waits for a collective."""

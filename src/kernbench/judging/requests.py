@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import random
 import re
+import resource
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +21,7 @@ from kernbench.errors import KernbenchError, NoDataError, UnsupportedOpError, Us
 from kernbench.inputs import read_text
 from kernbench.judging.candidate import CandidateFailed, CandidateProcess, Hollow
 from kernbench.judging.comparing import Expected, difference, expect, is_same
-from kernbench.judging.evidence import Evidence, Writes, evidence_of, shared_memory
+from kernbench.judging.evidence import Evidence, Writes, evidence_of, shared_memory, work_of
 from kernbench.judging.executing import Executor, parts_of
 from kernbench.judging.limits import CandidateLimits
 from kernbench.judging.record import Record, RecordError
@@ -35,7 +37,7 @@ from kernbench.judging.tasks import (
     tensors_of,
     with_tensors,
 )
-from kernbench.judging.timing import TimedRecord, floor_ns, time_record
+from kernbench.judging.timing import TimedRecord, executed_lines, floor_ns, time_record
 from kernbench.judging.values import BESIDES, DRAWN, EXTREMES, ITS_OWN, on_host
 from kernbench.judging.verdict import Failure, MachineTime, Outcome, SizeResult, Verdict
 
@@ -47,6 +49,8 @@ _MOST_ELEMENTS = 1 << 22
 """The most elements of inputs at which records are executed with values."""
 _FEW_ELEMENTS = 16
 _MOST_SIZES_OF_RANKS = 3
+_FEW_HOST_BYTES = 64
+"""What the host may read and decide by, however small a result is."""
 _STRIDED = "strided"
 _UNORDERED = frozenset(
     (
@@ -112,6 +116,23 @@ class _Tried:
     """Elements of its inputs."""
 
 
+def _loaded(path: Path) -> tuple[JudgedTask, TaskSize]:
+    """Return a task, and the size of it that is timed."""
+    task = load_task(path)
+    return task, task.stated()[-1]
+
+
+@contextmanager
+def _of_the_task(path: Path, what: str) -> Iterator[None]:
+    """Turn an error of a task's own into one that its author can read."""
+    try:
+        yield
+    except (KernbenchError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # it may exit, too
+        raise UsageError(f"{path}: {what}: {type(error).__name__}: {str(error)[:1000]}") from error
+
+
 class _UnknownError(Exception):
     """Why nothing can be said."""
 
@@ -122,7 +143,7 @@ def judge_request(request: JudgeRequest) -> Verdict:
     Raises:
         UsageError: The task or the candidate cannot be read, or the reference fails by itself.
     """
-    began = time.process_time()
+    began = _cpu_s()
     seed = random.SystemRandom().randrange(1 << 31) if request.seed is None else request.seed
     try:
         text = read_text(request.candidate, _MOST_SOURCE_BYTES)
@@ -131,8 +152,14 @@ def judge_request(request: JudgeRequest) -> Verdict:
         raise UsageError(f"{request.candidate}: cannot be read: {why}") from None
     judging = _Judging(request, seed, scan(text))
     verdict = judging.verdict()
-    verdict.cpu_s = round(time.process_time() - began, 3)
+    verdict.cpu_s = round(_cpu_s() - began, 3)
     return verdict
+
+
+def _cpu_s() -> float:
+    """Return the CPU time of this process and of the candidates' that have ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime
 
 
 class _Judging:
@@ -146,6 +173,10 @@ class _Judging:
         self._tricks = list(scanned.tricks)
         self._times: list[MachineTime] = []
         self._writes: Writes = {}
+        self._work_of: dict[str, set[str]] = {}
+        """By size, which kernels and operations were executed with values."""
+        self._lines: set[str] = set()
+        """Lines of kernels that were."""
         self._tried: _Tried | None = None
         """The largest small size that was right."""
 
@@ -161,13 +192,14 @@ class _Judging:
                 f"it is CUDA C++ ({scanned.cuda}), which is not simulated; candidates are Triton, "
                 "Gluon, Helion or PyTorch",
             )
-        task = in_simulation(lambda _: load_task(request.task), request.machines[0])
+        with _of_the_task(request.task, "it cannot be loaded"):
+            task, size = in_simulation(lambda _: _loaded(request.task), request.machines[0])
         form = task.form
         try:
             if request.values:
                 self._judge_values(task)
             if self._failure is None and request.times:
-                self._judge_times(task)
+                self._judge_times(task, size)
         except _UnknownError as error:
             return self._verdict(form, Outcome.UNKNOWN, str(error))
         except CandidateFailed as error:
@@ -220,7 +252,7 @@ class _Judging:
             return
         candidate = self._process(task, machine, data=True)
         try:
-            in_simulation(lambda _: self._try_sizes(task, candidate), machine, check=True)
+            in_simulation(partial(self._try_sizes, task, candidate), machine, check=True)
         finally:
             candidate.close()
 
@@ -312,7 +344,9 @@ class _Judging:
         if wrong.trick and wrong.trick not in self._tricks:
             self._tricks.append(wrong.trick)
 
-    def _try_sizes(self, task: JudgedTask, candidate: CandidateProcess) -> None:
+    def _try_sizes(
+        self, task: JudgedTask, candidate: CandidateProcess, context: RuntimeContext
+    ) -> None:
         rng = random.Random(self._seed)
         for size in self._sizes_of(task):
             seeds = rng.randrange(1 << 31), rng.randrange(1 << 31)
@@ -333,6 +367,8 @@ class _Judging:
                 return
             except (RecordError, UnsupportedOpError) as error:
                 raise _UnknownError(f"its record cannot be executed: {error}") from None
+        if any(each.outcome == "not executed" for each in self._sizes):
+            self._lines = executed_lines(context.op_log)
         if self._tried is not None:
             self._look_besides(task, candidate, self._tried)
 
@@ -447,13 +483,16 @@ class _Judging:
         try:
             (record,) = candidate.call(_message(problem))
         except CandidateFailed as failed:
+            if size.is_stated:
+                self._expect(problem, problem.inputs)  # where it fails, too, the task is no task
             self._refused(size, failed)
             return
         evidence = evidence_of(record)
+        self._work_of[size.label] = work_of(record)
         lazy = [each for each in record.remarks if each.startswith("it returns")]
         if lazy:
             raise _Wrong(lazy[0], "drawn", trick=lazy[0])
-        self._remarks += record.remarks
+        self._note_replaced(record)
         tried: list[str] = []
         count = sum(each.numel() for each in tensors_of(problem.inputs))
         is_small = count <= SMALL_ELEMENTS
@@ -474,19 +513,22 @@ class _Judging:
         self._look_at(evidence_of(record, self._writes), problem)
         self._sizes.append(SizeResult(size.label, size.is_stated, "right", tried))
 
+    def _note_replaced(self, record: Record) -> None:
+        """Note a record's remarks; what the candidate replaces is a trick."""
+        for each in record.remarks:
+            if not each.startswith("it replaces"):
+                self._remarks.append(each)
+            elif not any(trick.startswith(each) for trick in self._tricks):
+                self._tricks.append(each)
+
     def _expect(self, problem: TaskProblem, inputs: Any) -> Expected:
         """Return what the reference makes of inputs.
 
         Raises:
             UsageError: It fails.
         """
-        try:
+        with _of_the_task(self._request.task, "the reference fails by itself"):
             return expect(problem.reference, inputs)
-        except Exception as error:
-            raise UsageError(
-                f"{self._request.task}: the reference fails by itself: {type(error).__name__}: "
-                f"{str(error)[:1000]}"
-            ) from error
 
     def _refused(self, size: TaskSize, failed: CandidateFailed) -> None:
         kinds = set(failed.kinds)
@@ -494,6 +536,8 @@ class _Judging:
             raise _UnknownError(f"it uses what is not simulated: {failed}") from None
         if "RecordError" in kinds:
             raise _UnknownError(f"it cannot be recorded: {failed.says}") from None
+        if "ModuleNotFoundError" in kinds:
+            raise _UnknownError(f"it needs a package that is not here: {failed.says}") from None
         is_mistake = bool(kinds & {"KernbenchError", "TimeoutError", "ProcessEnded"})
         if size.is_stated or is_mistake:
             raise _Wrong(str(failed), "drawn", failed.line) from None
@@ -533,10 +577,14 @@ class _Judging:
         num_bytes = sum(each.nbytes for each in expected.plain)
         if evidence.from_before or not evidence.depends_on_inputs:
             raise wrong
-        if evidence.depends_on_host * 2 >= num_bytes:
+        read = record.host_bytes
+        whole = min(num_bytes, sum(each.nbytes for each in given))
+        if evidence.depends_on_host * 2 >= num_bytes or (
+            read > _FEW_HOST_BYTES and read * 2 >= whole
+        ):
             trick = (
-                "its result is computed on the host: it reads values of the device "
-                f"{record.host_reads} times and brings {evidence.depends_on_host:,} bytes back"
+                f"its result is computed on the host: it reads {read:,} bytes of the device and "
+                f"brings {evidence.depends_on_host:,} back; the rest comes as numbers of launches"
             )
             raise _Wrong(wrong.says, wrong.values, wrong.line, trick)
         # What decides are integers, often: then floats may be others.
@@ -649,8 +697,7 @@ class _Judging:
 
     # Time
 
-    def _judge_times(self, task: JudgedTask) -> None:
-        size = task.stated()[-1]
+    def _judge_times(self, task: JudgedTask, size: TaskSize) -> None:
         for machine in self._request.machines:
             candidate = self._process(task, machine, data=False)
             try:
@@ -675,6 +722,26 @@ class _Judging:
             finally:
                 candidate.close()
 
+    def _check_timed(self, size: TaskSize, record: Record) -> None:
+        """Hold a record to be timed to the work that was executed with values.
+
+        Raises:
+            _UnknownError: It has work that no executed size has.
+        """
+        if not self._work_of:
+            return
+        work, done = work_of(record), self._work_of.get(size.label)
+        if done is not None and work != done:
+            which = ", ".join(sorted(work ^ done)[:3])
+            self._tricks.append(
+                f"at size {size.label} it launches other work when it is timed ({which})"
+            )
+        elif new := sorted(work - set().union(*self._work_of.values())):
+            raise _UnknownError(
+                f"at size {size.label}, which is timed, it launches {', '.join(new[:3])}, which no "
+                "size does that is small enough to be executed with values"
+            )
+
     def _hollow(self, task: JudgedTask, size: TaskSize, rank: int) -> TaskProblem:
         # Without data, memory of a device is no memory here.
         with torch.device("cuda"):
@@ -691,14 +758,23 @@ class _Judging:
         """Return a rank's times of the candidate, of eager, and of what is compiled."""
         problem, record = self._hollow(task, size, rank), records[rank]
         tensors = tensors_of(problem.inputs)
-        done = _recorded(problem, tensors)
+        with _of_the_task(self._request.task, "its reference fails by itself"):
+            done = _recorded(problem, tensors)
         eager = time_record(context, done, rank)
+        self._check_timed(size, record)
         mine = time_record(context, record, rank)
         evidence, says = evidence_of(record), mine.unwritten
         if evidence.from_before or not evidence.depends_on_inputs:
             says = "its result does not depend on its inputs"
         if says and evidence_of(done).depends_on_inputs:
             self._tricks.append(f"at size {size.label}, which is timed, {says}")
+        if self._lines and size.label not in self._work_of:
+            new = sorted(mine.lines - self._lines)
+            if new:
+                raise _UnknownError(
+                    f"at size {size.label}, which is timed, it executes {', '.join(new[:3])}, "
+                    "which no size does that is small enough to be executed with values"
+                )
         compiled = None
         if self._request.compiled:
             torch._dynamo.reset()

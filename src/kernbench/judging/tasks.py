@@ -171,7 +171,8 @@ class OwnTask(JudgedTask):
                 f"{path.name}: ranks must be an integer from 1 to {MOST_RANKS}, but got "
                 f"{self.ranks!r}"
             )
-        self.besides = frozenset(getattr(self.module, "besides", ()))
+        besides = getattr(self.module, "besides", ())
+        self.besides = frozenset((besides,) if isinstance(besides, str) else besides)
         if unknown := self.besides - set(BESIDES):
             raise UsageError(
                 f"{path.name}: besides must name some of {', '.join(BESIDES)}, but got "
@@ -316,6 +317,7 @@ class _FewInputs:
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         self.dtype = settings.get("dtype")
+        self.input_tensors: list[Any] = []
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, _FirstInputs() if name == "input_tensors" else value)
@@ -367,6 +369,8 @@ class TritonBenchTask(JudgedTask):
         metrics = self.module.performance_metrics()
         with suppress(_EnoughInputsError):
             metrics.get_input_tensors()
+        if not metrics.input_tensors:
+            raise UsageError(f"{self.path.name}: its get_input_tensors() makes no inputs")
         return list(metrics.input_tensors)
 
     def beside(self) -> Iterator[TaskSize]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from kernbench.analysis import lines_of_kernels
+from kernbench.analysis import kernels_by_time, lines_of_kernels
 from kernbench.judging.evidence import descriptions
 from kernbench.judging.executing import Executor
 from kernbench.judging.record import Record
@@ -24,6 +24,7 @@ from kernbench.triton_backend import active_launcher
 
 if TYPE_CHECKING:
     from kernbench.analysis import KernelLines
+    from kernbench.op_log import OpLog
     from kernbench.runtime_api import RuntimeContext
     from kernbench.triton_backend import KernelBinary
 
@@ -43,6 +44,8 @@ class TimedRecord:
     gains: list[Gain]
     unwritten: str
     """Which part of its results nothing writes; empty if none."""
+    lines: set[str]
+    """Lines of its own kernels that it executes."""
 
 
 def time_record(context: RuntimeContext, record: Record, rank: int) -> TimedRecord:
@@ -82,8 +85,7 @@ def time_record(context: RuntimeContext, record: Record, rank: int) -> TimedReco
     kinds[HOST] = max(time_ps - busy_ps, 0)
     found = range_of(time_ps / 1000, kinds, context.machine.spec.name)
     own = {binary.name: binary for binary in executor.binaries}
-    shown = lines_of_kernels(log, [each for each in by_name if each in own])
-    lines = {each["kernel"]: each for each in shown}
+    lines = {each["kernel"]: each for each in lines_of_kernels(log, own)}
     kernels = [
         TimedKernel(
             name=name,
@@ -99,14 +101,29 @@ def time_record(context: RuntimeContext, record: Record, rank: int) -> TimedReco
         for name, uses in by_name.items()
     ]
     kernels.sort(key=lambda each: -each.time_ns)
+    launch_ns = {
+        name: sum(each.template.limits_ps.get(Limit.LAUNCH, 0) for each in uses) / 1000
+        for name, uses in by_name.items()
+    }
     return TimedRecord(
         time_ps / 1000,
         found["low_ns"] if found else None,
         found["high_ns"] if found else None,
         kernels,
-        sorted(_gains(kernels, (time_ps - busy_ps) / 1000), key=lambda each: -each.gain_ns),
+        sorted(_gains(kernels, launch_ns, (time_ps - busy_ps) / 1000), key=lambda e: -e.gain_ns),
         executor.unwritten(),
+        _places(lines.values()),
     )
+
+
+def executed_lines(log: OpLog) -> set[str]:
+    """Return the lines of kernels that a run has executed, as ``file:line``."""
+    return _places(lines_of_kernels(log, kernels_by_time(log)))
+
+
+def _places(kernels: Iterable[KernelLines]) -> set[str]:
+    lines = [line for each in kernels for line in each["lines"] if line["line"]]
+    return {f"{Path(each['file']).name}:{each['line']}" for each in lines}
 
 
 def _costliest(kernel: KernelLines) -> list[TimedLine]:
@@ -138,12 +155,15 @@ def _resources(binary: KernelBinary, context: RuntimeContext) -> KernelResources
     )
 
 
-def _gains(kernels: list[TimedKernel], gaps_ns: float) -> Iterator[Gain]:
+def _gains(
+    kernels: list[TimedKernel], launch_ns: Mapping[str, float], gaps_ns: float
+) -> Iterator[Gain]:
     """Yield what would be saved at most: kernels at their peaks, and nothing between launches."""
     for each in kernels:
-        if each.ceiling_ns and each.time_ns > each.ceiling_ns:
-            what = f"{each.name} at the peak of what it needs most"
-            yield Gain(what, each.time_ns - each.ceiling_ns)
+        least_ns = each.ceiling_ns + launch_ns[each.name]
+        if each.ceiling_ns and each.time_ns > least_ns:
+            what = f"{each.name} at the peak of what it needs most, its launches as they are"
+            yield Gain(what, each.time_ns - least_ns)
     launches = sum(each.launches for each in kernels)
     if launches > 1 and gaps_ns > 0:
         yield Gain(f"no gaps around {launches} launches, as in one kernel or a graph", gaps_ns)

@@ -167,7 +167,7 @@ class Verdict:
     """What makes it a cheat, each as a sentence."""
     remarks: list[str] = field(default_factory=list)
     cpu_s: float = 0.0
-    """CPU time of the judge."""
+    """CPU time of the judge and of the candidate."""
     schema: str = SCHEMA
 
     @property
@@ -223,7 +223,8 @@ class Verdict:
 
     def to_markdown(self) -> str:
         """Return the verdict in at most 40 lines, for whoever writes the next candidate."""
-        lines = [f"**{self.outcome}**: {self.why}", ""]
+        lines = [f"**{self.outcome}**: {self.why}"]
+        lines += [""] if self.tricks or self.failure else []
         lines += [f"- {each}" for each in self.tricks]
         if self.failure is not None:
             failure = self.failure

@@ -9,15 +9,17 @@ import gc
 import json
 import os
 import select
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from kernbench.errors import KernbenchError
-from kernbench.judging.limits import CandidateLimits
+from kernbench.judging.limits import PREFIX, CandidateLimits
 
 _MOST_ANSWER_BYTES = 16 << 20
 
@@ -31,6 +33,17 @@ def main() -> None:
     for line in sys.stdin:
         given = json.loads(line)
         print(json.dumps(_judged(given)), file=answers, flush=True)
+        _clear()
+    # Whoever asked has gone, perhaps without a word.
+    folder = Path(tempfile.gettempdir())
+    if folder.name.startswith(PREFIX):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _clear() -> None:
+    """Remove what a process left that was ended while it judged."""
+    for each in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        shutil.rmtree(each, ignore_errors=True)
 
 
 def _warm_up() -> None:
@@ -44,7 +57,11 @@ def _warm_up() -> None:
         importlib.import_module(each)
     import torch
 
+    from kernbench.judging.judge import DEFAULT_MACHINES
+    from kernbench.judging.rehearsal import rehearse
+
     torch.set_num_threads(1)
+    rehearse(DEFAULT_MACHINES[0])
     gc.collect()
     gc.freeze()
 

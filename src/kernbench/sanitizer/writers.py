@@ -24,7 +24,7 @@ class Writers:
         """Return who wrote the byte at an address last; empty if no launch did."""
         for where, itemsize, who in reversed(self._stores):
             if bool(((where <= address) & (address < where + itemsize)).any()):
-                return who
+                return str(who)
         return ""
 
     def kind(self) -> type[Check]:

@@ -132,6 +132,7 @@ def _inside(
     failure = verdict["failure"]
     if failure:
         lines.append(f"Smallest failing case: size {failure['size']}, {failure['values']} values.")
+        lines += failure["says"].splitlines()[1:]
         if failure["line"]:
             lines.append(f"Written by {failure['line']}.")
     if time:
@@ -144,13 +145,18 @@ def _inside(
             f"{format_ns(each['time_ns'])}, {each['share']:.0%}, bound by {each['bound_by']}"
             for each in time["kernels"]
         ]
+        lines += [
+            f"At most {format_ns(each['gain_ns'])} less: {each['what']}." for each in time["gains"]
+        ]
         lines += time["remarks"]
     lines += verdict["remarks"]
     texts = "".join(f"<p>{escape(each)}</p>\n" for each in dict.fromkeys(lines))
     source = sources.get(verdict["candidate"], "")[:_MOST_SOURCE]
     if not source:
         return texts
-    at = re.search(r":(\d+)$", failure["line"]) if failure else None
+    costliest = [line["line"] for each in (time or {}).get("kernels", []) for line in each["lines"]]
+    place = failure["line"] if failure else next(iter(costliest), "")
+    at = re.search(r":(\d+)$", place)
     marked = int(at.group(1)) if at else 0
     numbered = "".join(
         f'<span data-n="{number}"{" class=at" * (number == marked)}>{escape(line) or " "}</span>'
