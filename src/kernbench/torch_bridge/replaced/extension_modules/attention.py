@@ -111,7 +111,7 @@ def _fa3_shapes(q: Tensor, v: Tensor, out: Tensor | None, **named: Any) -> list[
 
 
 @defines(
-    "_vllm_fa3_C::fwd",
+    *("_vllm_fa3_C::fwd", "sgl_kernel::fwd", "flash_ops::fwd"),
     shapes=_fa3_shapes,
     ignores=(
         *("scheduler_metadata", "num_splits", "pack_gqa", "sm_margin"),
@@ -227,7 +227,8 @@ def _latent(
     """Run attention of queries ``(batch, queries, heads, size)`` to latent vectors in pages.
 
     Queries are the parts of ``queries_of``, one after another; ``out`` is ``(batch, queries, heads,
-    values)``, whose size is that of the vectors' first elements, ``lse`` ``(batch, heads, queries)``.
+    values)``, whose size is that of the vectors' first elements, ``lse`` is ``(batch, heads,
+    queries)``.
     """
     batch, queries, heads, values = out.shape
     size, dtype = cache.shape[-1], queries_of[0].dtype
