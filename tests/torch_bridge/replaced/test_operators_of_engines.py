@@ -214,3 +214,33 @@ def test_products_of_packed_weights_are_timed_by_their_bytes(many_operators: Pat
         assert least_ps < took[f"engine_more.{name}"] < 1.6 * least_ps
     # Experts that have rows are read, others are not; half of the eight are of one token.
     assert took["engine_more.moe_wna16_marlin_gemm"] < 0.75 * took["engine_more.cutlass_moe_mm"]
+
+
+_OF_PEERS = (
+    "init_custom_ar(int[] ipc_tensors, Tensor rank_data, int rank, bool fully_connected) -> int",
+    "all_reduce(int fa, Tensor inp, Tensor! out, int reg_buffer, int reg_buffer_sz_bytes) -> ()",
+    "register_buffer(int fa, int[] ipc_tensors) -> ()",
+    "get_graph_buffer_ipc_meta(int fa) -> (int[], int[])",
+    "register_graph_buffers(int fa, int[][] handles, int[][] offsets) -> ()",
+    "allocate_shared_buffer_and_handle(int size) -> (int, Tensor)",
+    "open_mem_handle(Tensor mem_handle) -> int",
+    "dispose(int fa) -> ()",
+    "meta_size() -> int",
+)
+
+
+@pytest.mark.adr("0268-D4")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_engines_own_all_reduce_takes_the_time_of_its_kernels(tmp_path: Path, ranks: int) -> None:
+    make_engine(tmp_path, {"_C": ("_C_custom_ar", _OF_PEERS)}, "engine_of_peers")
+    context = simulated("custom_all_reduce.py", tmp_path, nprocs=ranks, machine=f"h100-sxm:{ranks}")
+    took = [
+        max(each.ends_ps) - max(each.starts_ps)
+        for each in context.run.op_log.instances
+        if "all_reduce" in each.template.name
+    ]
+    small, large, in_graph, by_nccl = took
+    assert small == in_graph
+    # 4 KiB: a kernel that loads them from all peers, against rings of NCCL's.
+    assert small < 0.7 * by_nccl
+    assert large > small
