@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
@@ -100,11 +101,11 @@ class OperatorAsked:
 _DEFINITIONS: dict[str, OperatorDefinition] = {}
 
 
+@cache
 def definition_of(namespace: str, name: str) -> OperatorDefinition | None:
     """Return the definition of an operator, its namespace's own before one of all; else None."""
-    if not _DEFINITIONS:
-        for each in _MODULES:
-            import_module(f"{__package__}.{each}")
+    for each in _MODULES:
+        import_module(f"{__package__}.{each}")
     return _DEFINITIONS.get(f"{namespace}::{name}") or _DEFINITIONS.get(name)
 
 
