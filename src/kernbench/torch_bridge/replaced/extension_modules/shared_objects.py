@@ -59,10 +59,10 @@ def operators_of(path: Path) -> RegisteredOperators:
 def _called_like(path: Path) -> Iterator[str]:
     """Yield what namespaces may be called whose names were stripped: like a module, or package."""
     yield path.name.partition(".")[0]
-    for folder in sys.path:
-        if path.is_relative_to(folder):
-            yield path.relative_to(folder).parts[0].partition(".")[0]
-            return
+    # The folder that it is imported from is the deepest of those that have it.
+    folders = [each for each in sys.path if each and path.is_relative_to(each)]
+    if folders:
+        yield path.relative_to(max(folders, key=len)).parts[0].partition(".")[0]
 
 
 def _schemas(text: bytes) -> Iterator[tuple[str | None, str]]:
