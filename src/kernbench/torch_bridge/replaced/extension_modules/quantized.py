@@ -210,7 +210,8 @@ def _situ_and_mul_quant(
     topk: int = 1,
 ) -> None:
     rows = len(input) if num_valid_tokens is None else int(num_valid_tokens) * topk
-    x = situ(*input[:rows].float().chunk(2, -1), beta, linear_beta)
+    gate, up = input[:rows].float().chunk(2, -1)
+    x = situ(gate, up, beta, linear_beta)
     scale.fill_(1.0)
     in_groups(out[:rows], scale[:rows], x, group_size or x.shape[-1])
 
