@@ -1,7 +1,7 @@
-"""Serve a small Qwen3 with an engine, unmodified, and compare its tokens.
+"""Serve a small model with an engine, unmodified, and compare its tokens.
 
     python tools/serving_runs.py PATH_TO/nano-vllm [--tensor-parallel 1 2] [--machine h100-sxm]
-    python tools/serving_runs.py vllm --tensor-parallel 1
+    python tools/serving_runs.py vllm --tensor-parallel 1 [--model qwen3 qwen3-moe deepseek-v3]
 
 nano-vllm is a checkout; vLLM is installed, and runs eagerly in the process of its program.
 The model has random weights in float16; the reference is Hugging Face's transformers on the CPU in
@@ -64,6 +64,44 @@ greedy = SamplingParams(max_tokens={NEW_TOKENS}, temperature=0, ignore_eos=True)
 made = llm.generate(prompts, greedy, use_tqdm=False)
 json.dump([list(each.outputs[0].token_ids) for each in made], open(found, "w"))
 """
+OF_ALL = {
+    "vocab_size": WORDS,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 1024,
+    # Larger than usual: logits of random weights are nearly equal otherwise.
+    "initializer_range": 0.2,
+    "tie_word_embeddings": False,
+    "eos_token_id": 1,
+    "bos_token_id": 2,
+}
+_HEADS = {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64}
+_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 128}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3": ("Qwen3", _HEADS),
+    "qwen3-moe": ("Qwen3Moe", {**_HEADS, **_EXPERTS, "num_experts": 8, "norm_topk_prob": True}),
+    "deepseek-v3": (
+        "DeepseekV3",
+        {
+            **_EXPERTS,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "q_lora_rank": 128,
+            "kv_lora_rank": 512,
+            "qk_rope_head_dim": 64,
+            "qk_nope_head_dim": 128,
+            "v_head_dim": 128,
+            "n_routed_experts": 8,
+            "n_group": 2,
+            "topk_group": 1,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 1,
+            "topk_method": "noaux_tc",
+        },
+    ),
+}
+"""The name of each in transformers, and what its configuration has besides."""
 ONE_PROCESS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
@@ -77,6 +115,7 @@ def main() -> int:
     parser.add_argument("checkout", type=Path, help="a checkout of nano-vllm, or vllm")
     parser.add_argument("--tensor-parallel", type=int, nargs="+", default=[1, 2], metavar="N")
     parser.add_argument("--machine", default="h100-sxm")
+    parser.add_argument("--model", nargs="+", default=["qwen3"], choices=tuple(MODELS))
     options = parser.parse_args()
     is_vllm = str(options.checkout) == "vllm"
     if not is_vllm and not (options.checkout / "nanovllm").is_dir():
@@ -84,47 +123,41 @@ def main() -> int:
     draw = random.Random(0)
     prompts = [[draw.randrange(3, WORDS) for _ in range(length)] for length in LENGTHS]
     failed = 0
-    with tempfile.TemporaryDirectory(prefix="kernbench-serving-") as name:
-        folder = Path(name)
-        expected = make_model(folder / "model", prompts)
-        (folder / "client.py").write_text(VLLM if is_vllm else CLIENT)
-        (folder / "prompts.json").write_text(json.dumps(prompts))
-        for ranks in options.tensor_parallel:
-            found = serve(options.checkout, folder, options.machine, ranks)
-            same = [a == b for a, b in zip(found, expected, strict=True)] if found else []
-            failed += not same or not all(same)
-            print(f"TP {ranks}: {sum(same)} of {len(expected)} requests as the reference's tokens")
+    for model in options.model:
+        with tempfile.TemporaryDirectory(prefix="kernbench-serving-") as name:
+            folder = Path(name)
+            expected = make_model(folder / "model", model, prompts)
+            (folder / "client.py").write_text(VLLM if is_vllm else CLIENT)
+            (folder / "prompts.json").write_text(json.dumps(prompts))
+            for ranks in options.tensor_parallel:
+                found = serve(options.checkout, folder, options.machine, ranks)
+                same = [a == b for a, b in zip(found, expected, strict=True)] if found else []
+                failed += not same or not all(same)
+                print(
+                    f"{model}, TP {ranks}: {sum(same)} of {len(expected)} requests as the "
+                    "reference's tokens"
+                )
     return failed
 
 
-def make_model(path: Path, prompts: list[list[int]]) -> list[list[int]]:
+def make_model(path: Path, model: str, prompts: list[list[int]]) -> list[list[int]]:
     """Write a model with random weights and a tokenizer; return the tokens that it continues by."""
     import torch
+    import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
     words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(WORDS)}, unk_token="t0"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="t1", unk_token="t0")
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=words, eos_token="t1", unk_token="t0"
+    )
     tokenizer.save_pretrained(path)
     torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=WORDS,
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=2,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        head_dim=64,
-        max_position_embeddings=1024,
-        # Larger than usual: logits of random weights are nearly equal otherwise.
-        initializer_range=0.2,
-        tie_word_embeddings=False,
-        eos_token_id=1,
-        bos_token_id=2,
-    )
-    Qwen3ForCausalLM(config).to(torch.float16).save_pretrained(path)
-    reference = Qwen3ForCausalLM.from_pretrained(path, dtype=torch.float32)
+    name, more = MODELS[model]
+    config = getattr(transformers, f"{name}Config")(**OF_ALL, **more)
+    kind = getattr(transformers, f"{name}ForCausalLM")
+    kind(config).to(torch.float16).save_pretrained(path)
+    reference = kind.from_pretrained(path, dtype=torch.float32)
     return [continued(reference, prompt) for prompt in prompts]
 
 

@@ -110,6 +110,7 @@ def package_operators(folder: Path) -> dict[Path, dict[str, bool]]:
     """
     check_torch()
     with importing_torch():
+        import kernbench.torch_bridge.c10d.peer_reductions  # noqa: F401  Its operators are defined.
         from kernbench.torch_bridge.replaced.extension_modules.definitions import (
             operators_of_package,
         )

@@ -1,5 +1,6 @@
 """Operators of engines against their formats, computed here number by number or by PyTorch."""
 
+import importlib.util
 import sys
 
 import torch
@@ -8,7 +9,13 @@ from torch.testing import assert_close
 
 sys.path.insert(0, sys.argv[1])
 import engine_of_many._C
+import engine_of_many._gemm
 import engine_of_many._mla  # noqa: F401
+
+# As SGLang does: by the path of the file.
+_path = f"{sys.argv[1]}/engine_of_many/common_ops.abi3.so"
+_spec = importlib.util.spec_from_file_location("common_ops", _path)
+_spec.loader.exec_module(importlib.util.module_from_spec(_spec))
 
 OPS, MLA = torch.ops.engine_more, torch.ops.engine_mla
 HALF = {"device": "cuda", "dtype": torch.float16}
@@ -398,6 +405,133 @@ def latent():
         like(out[number], (scores.softmax(-1) @ keys[:, :values]).transpose(0, 1))
         like(lse[number], scores.logsumexp(-1))
         like(alone[number], out[number, 1])
+
+
+def blocks():
+    """DeepGEMM: scales of 1 by 128 and of 128 by 128; rows by expert, and experts apart."""
+    gemm = torch.ops.deep_gemm
+    m, n, k, count = 6, 256, 384, 3
+    a, b = torch.randn(m, k).to(FP8), torch.randn(count, n, k).to(FP8)
+    of_a, of_b = torch.rand(m, k // 128), torch.rand(count, n // 128, k // 128)
+    wide = a.double() * of_a.double().repeat_interleave(128, 1)
+    columns = b.double() * of_b.double().repeat_interleave(128, 1).repeat_interleave(128, 2)
+    out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    scales = gemm.get_mn_major_tma_aligned_tensor(of_a.cuda())
+    assert scales.stride() == (1, 8)
+    gemm.fp8_fp4_gemm_nt(a.cuda(), scales, b[0].cuda(), of_b[0].cuda(), out)
+    like(out, wide @ columns[0].t(), atol=0.5)
+    layout = torch.tensor([0, 0, 2, 2, -1, 1], **NUMBERS)
+    operands = (a.cuda(), scales, b.cuda(), of_b.cuda())
+    gemm.m_grouped_fp8_fp4_gemm_nt_contiguous(*operands, out, layout)
+    for row, expert in enumerate(layout.tolist()):
+        if expert >= 0:
+            like(out[row], wide[row] @ columns[expert].t(), atol=0.5)
+    apart = torch.empty(count, m, n, device="cuda", dtype=torch.bfloat16)
+    counts = torch.tensor([2, 0, 5], **NUMBERS)
+    every = a.expand(count, m, k).cuda(), of_a.expand(count, m, k // 128).cuda()
+    gemm.m_grouped_fp8_fp4_gemm_nt_masked(*every, *operands[2:], apart, counts, 3)
+    for expert, number in enumerate(counts.tolist()):
+        like(apart[expert, :number], wide[:number] @ columns[expert].t(), atol=0.5)
+    plain = torch.randn(k, n, **HALF).bfloat16()
+    rows = torch.randn(m, k, **HALF).bfloat16()
+    gemm.bf16_gemm_nn(rows, plain, out)
+    like(out, rows.cpu().double() @ plain.cpu().double(), atol=0.3)
+
+
+def other_names():
+    """SGLang's, loaded by their path, in the namespace of their package."""
+    ops = torch.ops.engine_of_many
+    x, weight, residual = (
+        torch.randn(6, 64, **HALF),
+        torch.rand(64, **HALF),
+        torch.randn(6, 64, **HALF),
+    )
+    wide, out = x.cpu().double(), torch.empty(6, 64, **HALF)
+    ops.rmsnorm(out, x, weight, 1e-6, False)
+    like(out, F.rms_norm(wide, (64,), weight.cpu().double(), 1e-6))
+    summed, total = x.clone(), wide + residual.cpu().double()
+    ops.gemma_fused_add_rmsnorm(summed, residual, weight, 1e-6, False)
+    like(residual, total)
+    like(summed, F.rms_norm(total, (64,), weight.cpu().double() + 1, 1e-6))
+    largest = torch.finfo(FP8).max
+    q, by_row = torch.empty(6, 64, device="cuda", dtype=FP8), torch.empty(6, 1, device="cuda")
+    ops.sgl_per_token_quant_fp8(x, q, by_row)
+    like(by_row, wide.abs().amax(1, keepdim=True) / largest, atol=1e-4)
+    columns = (torch.randn(32, 64) / 8).to(FP8).t()
+    by_column = torch.rand(32, 1)
+    made = ops.fp8_scaled_mm(q, columns.cuda(), by_row, by_column.cuda(), torch.float16, None)
+    rows = q.cpu().double() * by_row.cpu().double()
+    like(made, rows @ (columns.double() * by_column.double().t()))
+    one = torch.empty(1, device="cuda")
+    ops.sgl_per_tensor_quant_fp8(x, q, one, False)
+    like(one, wide.abs().max()[None] / largest, atol=1e-4)
+    a, b = torch.randn(4, 256).to(FP8), torch.randn(128, 256).to(FP8).t()
+    of_a, of_b = torch.rand(4, 2), torch.rand(2, 1)
+    made = ops.fp8_blockwise_scaled_mm(a.cuda(), b.cuda(), of_a.cuda(), of_b.cuda(), torch.bfloat16)
+    blocks = (a.double() * of_a.repeat_interleave(128, 1)) @ (
+        b.double() * of_b.repeat_interleave(128, 0)
+    )
+    like(made, blocks, atol=0.3)
+    batch = torch.randn(2, 3, 16).to(FP8), torch.randn(2, 16, 8).to(FP8)
+    made = torch.empty(2, 3, 8, **HALF)
+    ops.bmm_fp8(*(each.cuda() for each in batch), made, one, one, one, 0)
+    like(made, batch[0].double() @ batch[1].double() * one.item() ** 2)
+    router, scores = torch.randn(16, 64, **HALF), torch.empty(6, 16, device="cuda")
+    ops.dsv3_router_gemm(scores, x, router)
+    like(scores, wide @ router.cpu().double().t(), atol=0.1)
+    bias = torch.randn(16, device="cuda")
+    weights, ids = ops.moe_fused_gate(scores, bias, 4, 2, 3, 0, 1.0, False)
+    odds = scores.cpu().double().sigmoid()
+    for row in range(6):
+        ranked = odds[row] + bias.cpu().double()
+        best = ranked.view(4, 4).sort(1).values[:, -2:].sum(1).argsort()[-2:].tolist()
+        open_to = [each for each in range(16) if each // 4 in best]
+        top = sorted(open_to, key=lambda each: -ranked[each])[:3]
+        assert sorted(ids[row].tolist()) == sorted(top)
+        found = odds[row, ids[row].cpu().long()]
+        like(weights[row], found / found.sum())
+    sums = [torch.randn(6, 2, device="cuda") for _ in "ab"]
+    parts = [torch.randn(6, 2, 16, **HALF) for _ in "ab"]
+    merged, lse = torch.empty_like(parts[0]), torch.empty_like(sums[0])
+    ops.merge_state_v2(parts[0], sums[0], parts[1], sums[1], merged, lse)
+    shares = [each.cpu().double().exp().unsqueeze(-1) for each in sums]
+    mixed = sum(share * part.cpu().double() for share, part in zip(shares, parts, strict=True))
+    like(merged, mixed / sum(shares))
+    probs = torch.randn(4, 32, device="cuda").softmax(-1)
+    kept = torch.empty_like(probs)
+    ops.top_k_renorm_probs(probs, kept, None, 3)
+    best = probs.cpu().topk(3)
+    wanted = torch.zeros(4, 32).scatter_(
+        1, best.indices, best.values / best.values.sum(1, keepdim=True)
+    )
+    like(kept, wanted, atol=1e-5)
+    ops.top_p_renorm_probs(probs, kept, torch.tensor([0.1, 0.5, 0.9, 1.0], device="cuda"), 0.0)
+    for row, share in enumerate((0.1, 0.5, 0.9, 1.0)):
+        left, total = {}, 0.0
+        for at in probs[row].cpu().argsort(descending=True).tolist():
+            if total >= share:
+                break
+            left[at] = probs[row, at].item()
+            total += left[at]
+        assert [at for at in range(32) if kept[row, at] > 0] == sorted(left)
+    parts = torch.randn(4, 3, 16, **HALF)
+    summed = torch.empty(4, 16, **HALF)
+    ops.moe_sum_reduce(parts, summed, 2.5)
+    like(summed, parts.cpu().double().sum(1) * 2.5)
+    caches, new = (
+        [torch.zeros(8, 16, **HALF) for _ in "kv"],
+        [torch.randn(2, 16, **HALF) for _ in "kv"],
+    )
+    ops.store_kv_cache(*caches, torch.tensor([5, 1], device="cuda"), *new)
+    assert all(torch.equal(c[[5, 1]], each) for c, each in zip(caches, new, strict=True))
+    keys = torch.empty(3, 4, 24, **HALF)
+    nope, rope = torch.randn(3, 4, 16, **HALF), torch.randn(3, 1, 8, **HALF)
+    ops.concat_mla_k(keys, nope, rope)
+    assert torch.equal(keys, torch.cat((nope, rope.expand(3, 4, 8)), 2))
+    logits = torch.zeros(2, 40, device="cuda")
+    ops.apply_token_bitmask_inplace_cuda(logits, torch.tensor([[5, 1], [-1, 0]], **NUMBERS), None)
+    allowed = [[at for at in range(40) if logits[row, at] == 0] for row in range(2)]
+    assert allowed == [[0, 2, 32], list(range(32))]
 
 
 def times():

@@ -117,11 +117,65 @@ _FLASH_MLA = (
     "Tensor(b)? num_splits, Tensor(c!)? out_) -> (Tensor(c!), Tensor, Tensor(a)?, Tensor(b)?)",
 )
 
+_DEEP_GEMM = (
+    "get_mn_major_tma_aligned_tensor(Tensor(a) sf) -> Tensor(a)",
+    "fp8_fp4_gemm_nt(Tensor a, Tensor sfa, Tensor b, Tensor sfb, Tensor(d!) d, Tensor? c=None, "
+    "int[3]? recipe=None, int[2]? recipe_a=None, int[2]? recipe_b=None, str compiled_dims='nk', "
+    "bool disable_ue8m0_cast=False, float? alpha=None, int epilogue_kind=0, float? "
+    "epilogue_alpha=None, Tensor? epilogue_sfd=None) -> ()",
+    "m_grouped_fp8_fp4_gemm_nt_contiguous(Tensor a, Tensor sfa, Tensor b, Tensor sfb, Tensor(d!) "
+    "d, Tensor grouped_layout, int[3]? recipe=None, int[2]? recipe_a=None, int[2]? recipe_b=None,"
+    " str compiled_dims='nk', bool disable_ue8m0_cast=False, bool use_psum_layout=False, bool "
+    "ensure_zero_padding=True, int? expected_m_for_psum_layout=None, int epilogue_kind=0, float? "
+    "epilogue_alpha=None, Tensor? epilogue_sfd=None) -> ()",
+    "m_grouped_fp8_fp4_gemm_nt_masked(Tensor a, Tensor sfa, Tensor b, Tensor sfb, Tensor(d!) d, "
+    "Tensor masked_m, int expected_m, int[3]? recipe=None, int[2]? recipe_a=None, int[2]? "
+    "recipe_b=None, str compiled_dims='nk', bool disable_ue8m0_cast=False, int epilogue_kind=0, "
+    "float? epilogue_alpha=None, Tensor? epilogue_sfd=None) -> ()",
+    "bf16_gemm_nn(Tensor a, Tensor b, Tensor(d!) d, Tensor? c=None, str compiled_dims='nk', "
+    "float? alpha=None, int epilogue_kind=0, float? epilogue_alpha=None, Tensor? "
+    "epilogue_sfd=None) -> ()",
+)
+_SGLANG = (
+    "merge_state_v2(Tensor v_a, Tensor s_a, Tensor v_b, Tensor s_b, Tensor! v_merged, Tensor! "
+    "s_merged) -> ()",
+    "rmsnorm(Tensor! output, Tensor input, Tensor weight, float eps, bool enable_pdl) -> ()",
+    "gemma_fused_add_rmsnorm(Tensor! input, Tensor! residual, Tensor weight, float eps, bool "
+    "enable_pdl) -> ()",
+    "concat_mla_k(Tensor! k, Tensor k_nope, Tensor k_rope) -> ()",
+    "fp8_scaled_mm(Tensor mat_a, Tensor mat_b, Tensor scales_a, Tensor scales_b, ScalarType "
+    "out_dtype, Tensor? bias) -> Tensor",
+    "fp8_blockwise_scaled_mm(Tensor mat_a, Tensor mat_b, Tensor scales_a, Tensor scales_b, "
+    "ScalarType out_dtype) -> Tensor",
+    "sgl_per_tensor_quant_fp8(Tensor input, Tensor! output_q, Tensor! output_s, bool is_static) "
+    "-> ()",
+    "sgl_per_token_quant_fp8(Tensor input, Tensor! output_q, Tensor! output_s) -> ()",
+    "dsv3_router_gemm(Tensor! output, Tensor mat_a, Tensor mat_b) -> ()",
+    "moe_sum_reduce(Tensor input, Tensor output, float routed_scaling_factor) -> ()",
+    "moe_fused_gate(Tensor input, Tensor bias, int num_expert_group, int topk_group, int topk, "
+    "int num_fused_shared_experts, float routed_scaling_factor, bool "
+    "apply_routed_scaling_factor_on_output) -> (Tensor[])",
+    "store_kv_cache(Tensor k_cache, Tensor v_cache, Tensor out_loc, Tensor k, Tensor v) -> ()",
+    "bmm_fp8(Tensor A, Tensor B, Tensor! D, Tensor A_scale, Tensor B_scale, Tensor "
+    "workspace_buffer, int cublas_handle) -> ()",
+    "top_k_renorm_probs(Tensor probs, Tensor! renorm_probs, Tensor? maybe_top_k_arr, int "
+    "top_k_val) -> ()",
+    "top_p_renorm_probs(Tensor probs, Tensor! renorm_probs, Tensor? maybe_top_p_arr, float "
+    "top_p_val) -> ()",
+    "apply_token_bitmask_inplace_cuda(Tensor logits, Tensor bitmask, Tensor? indices=None) -> ()",
+)
+
 
 @pytest.fixture(scope="module")
 def many_operators(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A package of operators by their schemas alone."""
-    modules = {"_C": ("engine_more", _OPERATORS), "_mla": ("engine_mla", _FLASH_MLA)}
+    modules = {
+        "_C": ("engine_more", _OPERATORS),
+        "_mla": ("engine_mla", _FLASH_MLA),
+        "_gemm": ("deep_gemm", _DEEP_GEMM),
+        # Its names are stripped.
+        "common_ops": ("", _SGLANG),
+    }
     return make_engine(tmp_path_factory.mktemp("more"), modules, "engine_of_many")
 
 
@@ -129,7 +183,11 @@ def many_operators(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.adr("0268-D1")
 @pytest.mark.adr("0268-D3")
 @pytest.mark.parametrize(
-    "part", ["activations", "packed", "experts", "caches", "quantized", "latent"]
+    "part",
+    [
+        *("activations", "packed", "experts", "caches", "quantized", "latent", "blocks"),
+        "other_names",
+    ],
 )
 def test_operators_of_engines_compute_what_their_formats_define(
     many_operators: Path, part: str
@@ -137,7 +195,7 @@ def test_operators_of_engines_compute_what_their_formats_define(
     machine = "b200:1" if part == "quantized" else "h100-sxm:1"  # NVFP4 needs Blackwell
     context = simulated("operators_of_engines.py", many_operators, part, machine=machine)
     names = {each.template.name for each in context.run.op_log.instances}
-    assert any(each.startswith("engine_m") for each in names)
+    assert any(each.startswith(("engine_", "deep_gemm")) for each in names)
 
 
 @pytest.mark.adr("0268-D2")
@@ -156,3 +214,33 @@ def test_products_of_packed_weights_are_timed_by_their_bytes(many_operators: Pat
         assert least_ps < took[f"engine_more.{name}"] < 1.6 * least_ps
     # Experts that have rows are read, others are not; half of the eight are of one token.
     assert took["engine_more.moe_wna16_marlin_gemm"] < 0.75 * took["engine_more.cutlass_moe_mm"]
+
+
+_OF_PEERS = (
+    "init_custom_ar(int[] ipc_tensors, Tensor rank_data, int rank, bool fully_connected) -> int",
+    "all_reduce(int fa, Tensor inp, Tensor! out, int reg_buffer, int reg_buffer_sz_bytes) -> ()",
+    "register_buffer(int fa, int[] ipc_tensors) -> ()",
+    "get_graph_buffer_ipc_meta(int fa) -> (int[], int[])",
+    "register_graph_buffers(int fa, int[][] handles, int[][] offsets) -> ()",
+    "allocate_shared_buffer_and_handle(int size) -> (int, Tensor)",
+    "open_mem_handle(Tensor mem_handle) -> int",
+    "dispose(int fa) -> ()",
+    "meta_size() -> int",
+)
+
+
+@pytest.mark.adr("0268-D4")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_engines_own_all_reduce_takes_the_time_of_its_kernels(tmp_path: Path, ranks: int) -> None:
+    make_engine(tmp_path, {"_C": ("_C_custom_ar", _OF_PEERS)}, "engine_of_peers")
+    context = simulated("custom_all_reduce.py", tmp_path, nprocs=ranks, machine=f"h100-sxm:{ranks}")
+    took = [
+        max(each.ends_ps) - max(each.starts_ps)
+        for each in context.run.op_log.instances
+        if "all_reduce" in each.template.name
+    ]
+    small, large, in_graph, by_nccl = took
+    assert small == in_graph
+    # 4 KiB: a kernel that loads them from all peers, against rings of NCCL's.
+    assert small < 0.7 * by_nccl
+    assert large > small

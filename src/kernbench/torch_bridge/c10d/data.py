@@ -28,6 +28,17 @@ def all_reduce(op: Any) -> Compute:
     return compute
 
 
+def all_reduce_into(op: Any) -> Compute:
+    """Combine into tensors beside those that are given."""
+
+    def compute(inputs: Lists, outputs: Lists) -> None:
+        total = reduce_in_order([each[0] for each in inputs], op)
+        for (target,) in outputs:
+            target.copy_(total)
+
+    return compute
+
+
 def reduce(op: Any, root: int) -> Compute:
     """Combine into the root's tensor."""
 

@@ -21,7 +21,11 @@ from torch._C._distributed_c10d import (
 from kernbench.errors import UsageError, nearest
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
-from kernbench.torch_bridge.c10d import symmetric_memory, symmetric_operations
+from kernbench.torch_bridge.c10d import (
+    peer_reductions,  # noqa: F401  Its operators are defined.
+    symmetric_memory,
+    symmetric_operations,
+)
 from kernbench.torch_bridge.c10d.process_group import GlooGroup, NcclGroup, Options
 from kernbench.torch_bridge.c10d.store import HashStore, file_store, rendezvous, tcp_store
 from kernbench.torch_bridge.c10d.world import CurrentWorld

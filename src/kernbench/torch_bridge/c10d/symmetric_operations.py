@@ -47,12 +47,6 @@ def _check(name: str, given: Tensor, reduce_op: str = _SUM) -> None:
         )
 
 
-def _sum(inputs: Any, outputs: Any) -> None:
-    total = reduce_in_order([each[0] for each in inputs], ReduceOp.SUM)
-    for (target,) in outputs:
-        target.copy_(total)
-
-
 def _post(
     op: str, given: Tensor, into: Tensor, group: str, algorithm: str, compute: Any, count: int
 ) -> Tensor:
@@ -64,7 +58,15 @@ def _post(
 
 def _reduce(name: str, algorithm: str, given: Tensor, op: str, group: str, into: Tensor) -> Tensor:
     _check(name, given, op)
-    return _post("all_reduce", given, into, group, algorithm, _sum, given.numel())
+    return _post(
+        "all_reduce",
+        given,
+        into,
+        group,
+        algorithm,
+        data.all_reduce_into(ReduceOp.SUM),
+        given.numel(),
+    )
 
 
 def _new(name: str, algorithm: str) -> Callable[..., Tensor]:

@@ -162,6 +162,8 @@ class Process:
         """Its settings of context parallel attention, once it has any."""
         self.symmetric: Any = None
         """What it has of symmetric memory besides tensors, once it has any."""
+        self.peers: Any = None
+        """What it shares by handles of CUDA's IPC, once it does."""
         self.random_state = RandomState()
         """The state of its devices' default generator."""
         self.random_positions: dict[tuple[int, int], Any] = {}

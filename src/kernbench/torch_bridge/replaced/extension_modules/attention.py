@@ -111,7 +111,7 @@ def _fa3_shapes(q: Tensor, v: Tensor, out: Tensor | None, **named: Any) -> list[
 
 
 @defines(
-    "_vllm_fa3_C::fwd",
+    *("_vllm_fa3_C::fwd", "sgl_kernel::fwd", "flash_ops::fwd"),
     shapes=_fa3_shapes,
     ignores=(
         *("scheduler_metadata", "num_splits", "pack_gqa", "sm_margin"),
@@ -133,27 +133,37 @@ def _fa3(
     q_descale: Tensor | None,
     k_descale: Tensor | None,
     v_descale: Tensor | None,
-    softmax_scale: float,
+    softmax_scale: float | None,
     is_causal: bool,
     window_size_left: int,
     window_size_right: int,
     softcap: float,
-    cp_world_size: int,
+    cp_world_size: int = 1,
     q_v: Tensor | None = None,
-) -> list[Tensor]:
+    attention_chunk: int = 0,
+) -> Sequence[Tensor]:
+    if attention_chunk:
+        raise UnsupportedTorchError(
+            f"{describe(asked.func).name} with attention_chunk={attention_chunk}: kernbench "
+            "defines attention to all keys, or to a window; use another attention backend"
+        )
     if cp_world_size > 1:
         raise UnsupportedTorchError(
             f"_vllm_fa3_C.fwd with cp_world_size={cp_world_size}: kernbench defines attention of "
             "one rank's own keys; leave decode context parallelism out"
         )
-    options = 0.0, softmax_scale, is_causal, window_size_left, window_size_right, softcap
+    size = q.shape[-1] + (0 if q_v is None else q_v.shape[-1])
+    scale = size**-0.5 if softmax_scale is None else softmax_scale
+    options = 0.0, scale, is_causal, window_size_left, window_size_right, softcap
     scales = (q_descale, k_descale, v_descale) if q.element_size() == 1 else ()
     most = max_seqlen_q or q.shape[0], max_seqlen_k or k.shape[0]
     made = _varlen(
         asked, 3, q, k, v, out, cu_seqlens_q, cu_seqlens_k, seqused_k, page_table, None, most,
         options, scales, q_v,
     )  # fmt: skip
-    return [*made, q.new_empty(0), q.new_empty(0)]
+    found = [*made, q.new_empty(0), q.new_empty(0)]
+    # vLLM's build returns a list.
+    return tuple(found) if len(asked.func._schema.returns) > 1 else found
 
 
 def _metadata(batch_size: int, seqused_k: Tensor) -> Tensor:

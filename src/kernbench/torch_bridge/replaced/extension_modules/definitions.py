@@ -7,7 +7,8 @@ versions and engines have an operator of that name and meaning.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
@@ -33,8 +34,8 @@ from kernbench.torch_bridge.replaced.extension_modules.shared_objects import (
 from kernbench.torch_bridge.replaced.package_kernels.launching import run_kernel
 
 _MODULES = (
-    *("attention", "caches", "dense", "experts", "grouped", "of_hosts", "packed", "quantized"),
-    "sampling",
+    *("attention", "caches", "deep_gemm", "dense", "experts", "grouped", "of_hosts", "packed"),
+    *("quantized", "sampling", "sglang"),
 )
 
 
@@ -61,15 +62,20 @@ class OperatorAsked:
     """Its overload."""
     named: Mapping[str, Any]
     """Its arguments, those left out included."""
+    into: tuple[str, ...] = ()
+    """Arguments that it writes, where its schema does not say so."""
 
     @property
     def written(self) -> list[Tensor]:
-        """The tensors that its schema says it writes."""
+        """The tensors that it writes."""
         return [
             found
             for each in self.func._schema.arguments
-            if each.alias_info is not None
-            and each.alias_info.is_write
+            if (
+                each.name in self.into
+                if self.into
+                else each.alias_info is not None and each.alias_info.is_write
+            )
             and isinstance(found := self.named.get(each.name), Tensor)
         ]
 
@@ -95,11 +101,11 @@ class OperatorAsked:
 _DEFINITIONS: dict[str, OperatorDefinition] = {}
 
 
+@cache
 def definition_of(namespace: str, name: str) -> OperatorDefinition | None:
     """Return the definition of an operator, its namespace's own before one of all; else None."""
-    if not _DEFINITIONS:
-        for each in _MODULES:
-            import_module(f"{__package__}.{each}")
+    for each in _MODULES:
+        import_module(f"{__package__}.{each}")
     return _DEFINITIONS.get(f"{namespace}::{name}") or _DEFINITIONS.get(name)
 
 
@@ -132,16 +138,19 @@ def streams(
     moves: Callable[..., tuple[int, int]] | None = None,
     follows: bool = False,
     parameters: Sequence[str] = (),
+    into: Sequence[str] = (),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Let a function that writes to its arguments be a kernel that streams their bytes.
 
     What the schema does not say to be written is read, and what is named in ``over`` is both.
     ``moves`` takes the arguments by name, and returns the bytes read and written where these are
-    not all of the tensors. ``parameters`` are the function's where its signature does not say them.
+    not all of the tensors. ``parameters`` are the function's where its signature does not say them,
+    and ``into`` what is written without a word of the schema.
     """
 
     def add(compute: Callable[..., None]) -> Callable[..., None]:
         def call(asked: OperatorAsked, **named: Any) -> None:
+            asked = replace(asked, into=tuple(into))
             if moves is not None:
                 read, stored = moves(**named)
             else:

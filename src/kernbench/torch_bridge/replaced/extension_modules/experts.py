@@ -150,6 +150,15 @@ def _shuffle_rows(input_tensor: Tensor, dst2src_map: Tensor, output_tensor: Tens
     output_tensor.copy_(input_tensor[dst2src_map.long()])
 
 
+def choose_in_groups(scores: Tensor, groups: int, topk_group: int, topk: int) -> Tensor:
+    """Return the experts of the groups with the largest sums of their two largest scores."""
+    grouped = scores.unflatten(-1, (groups, -1))
+    best = grouped.topk(min(2, grouped.shape[-1]), -1).values.sum(-1).topk(topk_group, -1).indices
+    is_in = torch.zeros(grouped.shape[:2], dtype=torch.bool).scatter_(1, best, True)
+    chosen = grouped.masked_fill(~is_in.unsqueeze(-1), float("-inf")).flatten(1)
+    return chosen.topk(topk, -1).indices
+
+
 _SCORES = (lambda x: x, torch.sigmoid)
 """By ``scoring_func``."""
 
@@ -176,11 +185,7 @@ def _grouped_topk(
 
     def compute(scores: Tensor, bias: Tensor, weights: Tensor, ids: Tensor) -> None:
         found = _SCORES[scoring_func](scores.float())
-        biased = (found + bias.float()).unflatten(-1, (n_group, -1))
-        best = biased.topk(min(2, biased.shape[-1]), -1).values.sum(-1).topk(topk_group, -1).indices
-        is_in = torch.zeros(biased.shape[:2], dtype=torch.bool).scatter_(1, best, True)
-        chosen = biased.masked_fill(~is_in.unsqueeze(-1), float("-inf")).flatten(1)
-        at = chosen.topk(topk, -1).indices
+        at = choose_in_groups(found + bias.float(), n_group, topk_group, topk)
         made = found.gather(1, at)
         made = made / (made.sum(-1, keepdim=True) + 1e-20) if renormalize else made
         weights.copy_(made * routed_scaling_factor)

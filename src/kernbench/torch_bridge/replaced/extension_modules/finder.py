@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.abc
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+from collections.abc import Callable
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -35,11 +34,31 @@ schemas are no text of it, but put together by its code."""
 
 
 def install(patches: Patches) -> None:
-    """Let programs import extension modules that are linked with libraries of CUDA."""
+    """Let programs load extension modules that are linked with libraries of CUDA."""
     operators = _DefinedOperators(patches)
-    finder = _Finder(operators)
-    # In front of all others, which would load the shared object.
-    patches.set(sys, "meta_path", [finder, *sys.meta_path])
+    create, execute = ExtensionFileLoader.create_module, ExtensionFileLoader.exec_module
+    names: set[str] = set()
+
+    def create_module(loader: ExtensionFileLoader, spec: ModuleSpec) -> ModuleType | None:
+        return None if needs_cuda(Path(loader.path)) else create(loader, spec)
+
+    def exec_module(loader: ExtensionFileLoader, module: ModuleType) -> None:
+        file = Path(loader.path)
+        if not needs_cuda(file):
+            execute(loader, module)
+            return
+        if not operators_of(file).schemas:
+            raise ModuleNotFoundError(
+                f"{module.__name__}: {file.name} is linked with libraries of CUDA and registers no "
+                "operators, so that kernbench cannot stand in for it; use the package without it",
+                name=module.__name__,
+            )
+        operators.define(file, module.__name__)
+        names.add(module.__name__)
+
+    # Whether a program imports them or asks for a loader itself.
+    patches.set(ExtensionFileLoader, "create_module", create_module)
+    patches.set(ExtensionFileLoader, "exec_module", exec_module)
     load = torch.ops.load_library
 
     def load_library(path: Any) -> None:
@@ -55,57 +74,12 @@ def install(patches: Patches) -> None:
         operators.define(file, package)
 
     patches.set(torch.ops, "load_library", load_library)
-    patches.on_close(finder.forget)
 
-
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds extension modules that need CUDA, and is their loader."""
-
-    def __init__(self, operators: _DefinedOperators) -> None:
-        self._operators = operators
-        self._names: set[str] = set()
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        for file in _files(fullname, path):
-            if needs_cuda(file):
-                spec = ModuleSpec(fullname, self, origin=str(file))
-                spec.has_location = True
-                return spec
-        return None
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        return None
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Define the operators of a module.
-
-        Raises:
-            ModuleNotFoundError: It has none, but functions that Python calls.
-        """
-        file = Path(str(module.__spec__ and module.__spec__.origin))
-        if not operators_of(file).schemas:
-            raise ModuleNotFoundError(
-                f"{module.__name__}: {file.name} is linked with libraries of CUDA and registers no "
-                "operators, so that kernbench cannot stand in for it; use the package without it",
-                name=module.__name__,
-            )
-        self._operators.define(file, module.__name__)
-        self._names.add(module.__name__)
-
-    def forget(self) -> None:
-        for each in self._names:
+    def forget() -> None:
+        for each in names:
             sys.modules.pop(each, None)
 
-
-def _files(fullname: str, path: Sequence[str] | None) -> Iterator[Path]:
-    stem = fullname.rpartition(".")[2]
-    for folder in sys.path if path is None else path:
-        for suffix in EXTENSION_SUFFIXES:
-            file = Path(folder, stem + suffix)
-            if file.is_file():
-                yield file
+    patches.on_close(forget)
 
 
 class _DefinedOperators:
@@ -123,8 +97,7 @@ class _DefinedOperators:
         self._done.add(file)
         namespaces, schemas = operators_of(file)
         for own, schema in schemas:
-            # Where names were stripped, namespaces are called like their modules.
-            for each in (own,) if own else namespaces or (file.name.partition(".")[0],):
+            for each in (own,) if own else namespaces:
                 self.define_one(each, schema, module)
 
     def define_one(self, namespace: str, schema: str, module: str) -> None:

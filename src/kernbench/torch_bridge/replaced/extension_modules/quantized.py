@@ -34,7 +34,7 @@ def _largest(dtype: torch.dtype) -> float:
     return float(kind(dtype).max)
 
 
-def _over(scale: Tensor, shape: torch.Size) -> Tensor:
+def over_blocks(scale: Tensor, shape: torch.Size) -> Tensor:
     """Return scales of blocks of a matrix, of rows or of all, for each of its elements."""
     if scale.numel() == 1:
         return scale.reshape(())
@@ -54,18 +54,25 @@ def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.clamp(-largest, largest).to(dtype)
 
 
-def _quantize(result: Tensor, x: Tensor, scale: Tensor) -> None:
+def quantize(result: Tensor, x: Tensor, scale: Tensor) -> None:
     rows = x.float().reshape(-1, x.shape[-1])
-    result.copy_(_rounded(rows / _over(scale.float(), rows.shape), result.dtype).view(x.shape))
+    result.copy_(
+        _rounded(rows / over_blocks(scale.float(), rows.shape), result.dtype).view(x.shape)
+    )
 
 
-def _scale_rows(scale: Tensor, result: Tensor, x: Tensor, most: Tensor | None) -> None:
+def scale_rows(scale: Tensor, result: Tensor, x: Tensor, most: Tensor | None) -> None:
     """Write the scales of rows for which their largest number becomes that of the dtype."""
     largest, peaks = _largest(result.dtype), x.float().abs().amax(-1)
     if most is not None:
         peaks = peaks.minimum(most)
     least = 1 / (largest * 512) if result.is_floating_point() else torch.finfo(torch.float32).eps
     scale.copy_((peaks / largest).clamp(min=least).view(scale.shape))
+
+
+def scale_all(scale: Tensor, result: Tensor, x: Tensor) -> None:
+    """Write the scale of all for which the largest number becomes that of the dtype."""
+    scale.fill_(x.float().abs().max() / _largest(result.dtype))
 
 
 def _twice(result: Tensor, input: Tensor, **named: Any) -> tuple[int, int]:
@@ -77,33 +84,33 @@ def _twice(result: Tensor, input: Tensor, **named: Any) -> tuple[int, int]:
 def _static_fp8(
     result: Tensor, input: Tensor, scale: Tensor, group_shape: list[int] | None = None
 ) -> None:
-    _quantize(result, input, scale)
+    quantize(result, input, scale)
 
 
 @streams("static_scaled_int8_quant")
 def _static_int8(result: Tensor, input: Tensor, scale: Tensor) -> None:
-    _quantize(result, input, scale)
+    quantize(result, input, scale)
 
 
 @streams("dynamic_scaled_fp8_quant", moves=_twice)
 def _dynamic_fp8(result: Tensor, input: Tensor, scale: Tensor) -> None:
-    scale.fill_(input.float().abs().max() / _largest(result.dtype))
-    _quantize(result, input, scale)
+    scale_all(scale, result, input)
+    quantize(result, input, scale)
 
 
 @streams("dynamic_scaled_int8_quant")
 def _dynamic_int8(result: Tensor, input: Tensor, scale: Tensor) -> None:
-    _scale_rows(scale, result, input, None)
-    _quantize(result, input, scale)
+    scale_rows(scale, result, input, None)
+    quantize(result, input, scale)
 
 
 @streams("dynamic_per_token_scaled_fp8_quant")
 def _dynamic_rows(result: Tensor, input: Tensor, scale: Tensor, scale_ub: Tensor | None) -> None:
-    _scale_rows(scale, result, input, scale_ub)
-    _quantize(result, input, scale)
+    scale_rows(scale, result, input, scale_ub)
+    quantize(result, input, scale)
 
 
-def _in_groups(
+def in_groups(
     result: Tensor,
     scale: Tensor,
     x: Tensor,
@@ -133,7 +140,7 @@ def _in_groups(
     result.copy_(_rounded(made.flatten(-2), result.dtype))
 
 
-@streams("per_token_group_fp8_quant", "sgl_per_token_group_quant_8bit")
+@streams("per_token_group_fp8_quant")
 def _groups(
     input: Tensor,
     output_q: Tensor,
@@ -146,9 +153,7 @@ def _groups(
     dummy_is_scale_transposed: bool = False,
     dummy_is_tma_aligned: bool = False,
 ) -> None:
-    _in_groups(
-        output_q, output_s, input, group_size, least=eps, powers=scale_ue8m0, largest=fp8_max
-    )
+    in_groups(output_q, output_s, input, group_size, least=eps, powers=scale_ue8m0, largest=fp8_max)
 
 
 @streams("per_token_group_quant_int8")
@@ -161,7 +166,7 @@ def _int8_groups(
     int8_min: float,
     int8_max: float,
 ) -> None:
-    _in_groups(output_q, output_s, input, group_size, least=eps, largest=int8_max)
+    in_groups(output_q, output_s, input, group_size, least=eps, largest=int8_max)
 
 
 @streams("rms_norm_per_block_quant", over=("residual",))
@@ -177,7 +182,7 @@ def _rms_norm_groups(
     is_scale_transposed: bool = False,
 ) -> None:
     x = input if residual is None else added(input, residual)
-    _in_groups(result, scale, normalized(x, weight, epsilon), group_size, most=scale_ub)
+    in_groups(result, scale, normalized(x, weight, epsilon), group_size, most=scale_ub)
 
 
 @streams("silu_and_mul_per_block_quant")
@@ -190,7 +195,7 @@ def _silu_and_mul_groups(
     is_scale_transposed: bool = False,
 ) -> None:
     first, second = input.float().chunk(2, -1)
-    _in_groups(out, scales, silu(first) * second, group_size, most=scale_ub)
+    in_groups(out, scales, silu(first) * second, group_size, most=scale_ub)
 
 
 @streams("situ_and_mul_quant")
@@ -205,9 +210,10 @@ def _situ_and_mul_quant(
     topk: int = 1,
 ) -> None:
     rows = len(input) if num_valid_tokens is None else int(num_valid_tokens) * topk
-    x = situ(*input[:rows].float().chunk(2, -1), beta, linear_beta)
+    gate, up = input[:rows].float().chunk(2, -1)
+    x = situ(gate, up, beta, linear_beta)
     scale.fill_(1.0)
-    _in_groups(out[:rows], scale[:rows], x, group_size or x.shape[-1])
+    in_groups(out[:rows], scale[:rows], x, group_size or x.shape[-1])
 
 
 @streams("persistent_masked_m_silu_mul_quant")
@@ -216,7 +222,7 @@ def _silu_of_experts(
 ) -> None:
     for expert, count in enumerate(counts.tolist()):
         first, second = input[expert, :count].float().chunk(2, -1)
-        _in_groups(
+        in_groups(
             y_q[expert, :count], y_s[expert, :count], silu(first) * second, 128, powers=use_ue8m0
         )
 
@@ -224,21 +230,21 @@ def _silu_of_experts(
 @streams("silu_and_mul_quant")
 def _silu_and_mul_quant(result: Tensor, input: Tensor, scale: Tensor) -> None:
     first, second = input.float().chunk(2, -1)
-    _quantize(result, silu(first) * second, scale)
+    quantize(result, silu(first) * second, scale)
 
 
 @streams("rms_norm_static_fp8_quant")
 def _rms_norm_fp8(
     result: Tensor, input: Tensor, weight: Tensor, scale: Tensor, epsilon: float
 ) -> None:
-    _quantize(result, normalized(input, weight, epsilon), scale)
+    quantize(result, normalized(input, weight, epsilon), scale)
 
 
 @streams("fused_add_rms_norm_static_fp8_quant", over=("residual",))
 def _fused_add_rms_norm_fp8(
     result: Tensor, input: Tensor, residual: Tensor, weight: Tensor, scale: Tensor, epsilon: float
 ) -> None:
-    _quantize(result, normalized(added(input, residual), weight, epsilon), scale)
+    quantize(result, normalized(added(input, residual), weight, epsilon), scale)
 
 
 @streams("rms_norm_dynamic_per_token_quant", over=("residual",))
@@ -253,8 +259,8 @@ def _rms_norm_rows(
 ) -> None:
     x = input if residual is None else added(input, residual)
     made = normalized(x, weight, epsilon)
-    _scale_rows(scale, result, made, scale_ub)
-    _quantize(result, made, scale)
+    scale_rows(scale, result, made, scale_ub)
+    quantize(result, made, scale)
 
 
 @defines("cutlass_scaled_mm")
@@ -270,8 +276,10 @@ def _scaled_mm(
     def compute(
         out: Tensor, a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, bias: Tensor | None
     ) -> None:
-        rows = a.float() * _over(a_scales.view(-1, 1) if a_scales.dim() < 2 else a_scales, a.shape)
-        columns = b.float() * _over(
+        rows = a.float() * over_blocks(
+            a_scales.view(-1, 1) if a_scales.dim() < 2 else a_scales, a.shape
+        )
+        columns = b.float() * over_blocks(
             b_scales.view(1, -1) if b_scales.dim() < 2 else b_scales, b.shape
         )
         made = rows @ columns

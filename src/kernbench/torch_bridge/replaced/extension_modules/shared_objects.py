@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+import sys
 from collections.abc import Iterator
 from functools import cache, partial
 from itertools import count
@@ -51,7 +52,17 @@ def operators_of(path: Path) -> RegisteredOperators:
     names = {_KEY.sub("", each.decode()) for each in found} & {
         each.decode("latin-1") for each in text.split(b"\0")
     }
-    return RegisteredOperators(tuple(sorted(names)), tuple(dict.fromkeys(_schemas(text))))
+    schemas = tuple(dict.fromkeys(_schemas(text)))
+    return RegisteredOperators(tuple(sorted(names)) or tuple(_called_like(path)), schemas)
+
+
+def _called_like(path: Path) -> Iterator[str]:
+    """Yield what namespaces may be called whose names were stripped: like a module, or package."""
+    yield path.name.partition(".")[0]
+    # The folder that it is imported from is the deepest of those that have it.
+    folders = [each for each in sys.path if each and path.is_relative_to(each)]
+    if folders:
+        yield path.relative_to(max(folders, key=len)).parts[0].partition(".")[0]
 
 
 def _schemas(text: bytes) -> Iterator[tuple[str | None, str]]:

@@ -1,0 +1,137 @@
+"""All-reduces that engines bring for ranks of a node: kernels that load what their peers have.
+
+Ranks exchange handles of CUDA's IPC and give what they opened by them; a handle says whose memory
+it is of. Small tensors are reduced in one shot, larger ones in two. Source: vLLM's
+``csrc/custom_all_reduce.cuh``, from which SGLang's is.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field, replace
+
+import torch
+import torch.distributed.distributed_c10d as c10d
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+from kernbench.errors import UsageError
+from kernbench.torch_bridge.c10d import data
+from kernbench.torch_bridge.c10d.calls import Call, signature
+from kernbench.torch_bridge.c10d.process_group import NcclGroup
+from kernbench.torch_bridge.c10d.reductions import name_of
+from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, META, unobserved
+from kernbench.torch_bridge.placement.residence import reside, storage_of
+from kernbench.torch_bridge.processes.process import current
+from kernbench.torch_bridge.replaced.extension_modules.definitions import OperatorAsked, defines
+
+_HANDLE_BYTES = 64
+_RANK_SHIFT = 40
+_ONE_SHOT_BYTES = ((2, 1 << 40), (4, 512 << 10), (8, 256 << 10))
+"""Up to which sizes groups of up to so many ranks reduce in one shot."""
+_SIGNALS = 1 << 12
+"""Bytes that a rank has for the signals of its peers: these are no part of the model."""
+
+
+@dataclass(slots=True)
+class OwnPeers:
+    """What a process has of such memory."""
+
+    memory: dict[int, Tensor] = field(default_factory=dict)
+    """By address."""
+    groups: list[NcclGroup] = field(default_factory=list)
+
+
+def _own() -> OwnPeers:
+    process = current()
+    found: OwnPeers | None = process.peers
+    if found is None:
+        found = process.peers = OwnPeers()
+    return found
+
+
+def _in_engines(name: str) -> tuple[str, ...]:
+    return tuple(f"{each}::{name}" for each in ("_C_custom_ar", "sgl_kernel"))
+
+
+@defines(*_in_engines("meta_size"), on_host=True)
+def _meta_size(asked: OperatorAsked) -> int:
+    return _SIGNALS
+
+
+@defines(*_in_engines("allocate_shared_buffer_and_handle"), on_host=True)
+def _allocate(asked: OperatorAsked, size: int) -> tuple[int, Tensor]:
+    own = _own()
+    address = (current().state.rank + 1 << _RANK_SHIFT) + 256 * (len(own.memory) + 1)
+    has_data = current().session.run.has_data
+    with unobserved():
+        memory = torch.empty(size, dtype=torch.uint8, device=CPU if has_data else META)
+    device = torch.device(DEVICE_TYPE, torch.cuda.current_device())
+    reside(storage_of(memory), device, "memory of peers")
+    own.memory[address] = memory
+    raw = struct.pack("<q", address).ljust(_HANDLE_BYTES, b"\0")
+    with unobserved():
+        return address, torch.tensor(list(raw), dtype=torch.uint8, device=CPU)
+
+
+@defines(*_in_engines("open_mem_handle"), on_host=True)
+def _open(asked: OperatorAsked, mem_handle: Tensor) -> int:
+    with unobserved():
+        (address,) = struct.unpack("<q", bytes(mem_handle.tolist()[:8]))
+    return int(address)
+
+
+@defines(*_in_engines("free_shared_buffer"), on_host=True)
+def _free(asked: OperatorAsked, ptr: int) -> None:
+    _own().memory.pop(ptr, None)
+
+
+@defines(*_in_engines("init_custom_ar"), on_host=True, ignores=("fully_connected", "full_nvlink"))
+def _init(asked: OperatorAsked, ipc_tensors: list[int], rank_data: Tensor, rank: int) -> int:
+    ranks = tuple((each >> _RANK_SHIFT) - 1 for each in ipc_tensors)
+    for group, to_position in c10d._world.pg_group_ranks.items():
+        if isinstance(group, NcclGroup) and tuple(sorted(to_position)) == tuple(sorted(ranks)):
+            own = _own()
+            own.groups.append(group)
+            return len(own.groups)
+    raise UsageError(
+        f"init_custom_ar: ranks {ranks} have no group of NCCL, by which they reduce what is too "
+        "large; make one, or leave custom all-reduce out (disable_custom_all_reduce)"
+    )
+
+
+@defines(*_in_engines("register_buffer"), on_host=True, ignores=("fa", "ipc_tensors"))
+def _register(asked: OperatorAsked) -> None:
+    pass
+
+
+@defines(*_in_engines("get_graph_buffer_ipc_meta"), on_host=True, ignores=("fa",))
+def _graph_buffers(asked: OperatorAsked) -> tuple[list[int], list[int]]:
+    return [], []
+
+
+@defines(*_in_engines("register_graph_buffers"), on_host=True, ignores=("fa", "handles", "offsets"))
+def _register_graph(asked: OperatorAsked) -> None:
+    pass
+
+
+@defines(*_in_engines("dispose"), on_host=True, ignores=("fa",))
+def _dispose(asked: OperatorAsked) -> None:
+    pass
+
+
+@defines(*_in_engines("all_reduce"), ignores=("reg_buffer_sz_bytes",))
+def _all_reduce(asked: OperatorAsked, fa: int, inp: Tensor, out: Tensor, reg_buffer: int) -> None:
+    own = _own()
+    group = own.groups[fa - 1]
+    given = inp
+    if reg_buffer:
+        # What peers do not see is copied to where they do.
+        used = own.memory[reg_buffer][: inp.nbytes]
+        given = used.view(inp.dtype).view(inp.shape)
+        given.copy_(inp)
+    ranks = group.size()
+    most = next((size for number, size in _ONE_SHOT_BYTES if ranks <= number), 0)
+    described = signature("all_reduce", [given], given.numel(), name_of(ReduceOp.SUM))
+    described = replace(described, algorithm="one_shot" if inp.nbytes < most else "two_shot")
+    group._post(Call(described, [given], [out], data.all_reduce_into(ReduceOp.SUM))).wait()
