@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from kernbench.page.contents import contents
+from kernbench.saved import load_run
 from tests.cli.command_line import kernbench
 
 pytest.importorskip("torch")
@@ -31,8 +33,9 @@ def served(tmp_path: Path, *options: str | Path) -> dict[str, Any]:
 @pytest.mark.adr("0269-D3")
 @pytest.mark.adr("0269-D4")
 def test_each_load_of_a_list_is_served_and_waits_more_at_a_higher_rate(tmp_path: Path) -> None:
-    table = tmp_path / "rows.csv"
-    found = served(tmp_path, "--rate", "500,200000", "--engine-arg", "pages=64", "--csv", table)
+    table, kept = tmp_path / "rows.csv", tmp_path / "kept.run"
+    files = ("--csv", table, "--save", kept)
+    found = served(tmp_path, "--rate", "500,200000", "--engine-arg", "pages=64", *files)
     slow, fast = (each["figures"] for each in found["loads"])
     assert slow["output_tokens"] == fast["output_tokens"] == 8 * 4
     assert fast["requests_per_s"] > slow["requests_per_s"]
@@ -45,6 +48,8 @@ def test_each_load_of_a_list_is_served_and_waits_more_at_a_higher_rate(tmp_path:
     for row in rows:
         parts = float(row["queue_s"]) + float(row["prefill_s"])
         assert parts == pytest.approx(float(row["ttft_s"]), abs=1e-11)
+    # What a page shows is what was served.
+    assert contents(load_run(kept))["serving"] == found
 
 
 @pytest.mark.adr("0269-D3")
