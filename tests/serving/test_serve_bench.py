@@ -65,6 +65,19 @@ def test_the_rate_that_is_found_keeps_to_the_bound_and_the_next_does_not(tmp_pat
     assert max(by_rate[each] for each in by_rate if each == pytest.approx(high, rel=1e-4)) < 0.75
 
 
+@pytest.mark.campaign
+def test_a_sweep_has_what_was_served_in_its_table(tmp_path: Path) -> None:
+    axes = ("--grid", "rate=500,200000", "--arg", "requests=8", "--machine", "h100-sxm")
+    files = ("-o", tmp_path / "kept", "--table", tmp_path / "table.csv")
+    lengths = ("--input", "64:512", "--output", "4")
+    result = kernbench("sweep", "serve-bench", *axes, "--no-data", *files, "--", ENGINE, *lengths)
+    assert result.exit_code == 0, result.output
+    with (tmp_path / "table.csv").open() as file:
+        slow, fast = list(csv.DictReader(file))
+    assert float(fast["requests_per_s"]) > float(slow["requests_per_s"])
+    assert float(fast["ttft_p99_s"]) > float(slow["ttft_p99_s"]) >= float(slow["ttft_p50_s"])
+
+
 @pytest.mark.adr("0269-D2")
 @pytest.mark.campaign
 def test_two_runs_give_the_same_bytes_with_any_hash_seed(tmp_path: Path) -> None:
