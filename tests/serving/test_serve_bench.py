@@ -65,6 +65,21 @@ def test_the_rate_that_is_found_keeps_to_the_bound_and_the_next_does_not(tmp_pat
     assert max(by_rate[each] for each in by_rate if each == pytest.approx(high, rel=1e-4)) < 0.75
 
 
+@pytest.mark.adr("0269-D5")
+def test_ranks_of_an_engine_take_what_the_first_one_takes(tmp_path: Path) -> None:
+    found = served(tmp_path, "--rate", "20000", "--tp", "2")
+    (load,) = found["loads"]
+    assert found["devices"] == 2
+    assert load["figures"]["output_tokens"] == 8 * 4
+    one = served(tmp_path, "--rate", "20000")["loads"][0]["figures"]
+    assert (
+        load["figures"]["output_tokens_per_s"]
+        > 2 * load["figures"]["output_tokens_per_s_per_device"] * 0.999
+    )
+    # Each step sums over the ranks, and hears what the first one takes.
+    assert load["figures"]["tpot_s"]["p50"] > one["tpot_s"]["p50"]
+
+
 @pytest.mark.campaign
 def test_a_sweep_has_what_was_served_in_its_table(tmp_path: Path) -> None:
     axes = ("--grid", "rate=500,200000", "--arg", "requests=8", "--machine", "h100-sxm")

@@ -76,6 +76,9 @@ class VllmEngine:
                 "kernel_config": {"enable_jit_warmup": False},
                 "disable_log_stats": False,
             }
+            if settings.tp > 1:
+                # Its workers are the ranks of the run, each with a scheduler that does the same.
+                arguments["distributed_executor_backend"] = "external_launcher"
             if settings.quantization:
                 arguments["quantization"] = settings.quantization
             if settings.max_model_len:
