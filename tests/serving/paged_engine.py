@@ -31,7 +31,9 @@ class PagedEngine:
 
     def __init__(self, longest: int, pages: int = 256, max_num_seqs: int = 8) -> None:
         self.longest, self.pages, self.max_num_seqs = longest, pages, max_num_seqs
-        self._free, self._waiting, self._running = pages, [], []
+        self._free = pages
+        self._waiting: list[Any] = []
+        self._running: list[Any] = []
         self._weights = torch.zeros(HIDDEN, HIDDEN, device="cuda", dtype=torch.float16)
 
     def add(self, number: int, prompt: Sequence[int], output_tokens: int) -> None:

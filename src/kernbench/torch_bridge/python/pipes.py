@@ -75,7 +75,7 @@ class PipeEnd(multiprocessing.connection.Connection):
     """
 
     _handle = None  # of no file: nothing to close when it is collected
-    closed = False  # type: ignore[assignment]  # a property there
+    closed = False  # a property there
 
     def __init__(self, reads: _Direction | None, writes: _Direction | None) -> None:
         self._reads = reads
