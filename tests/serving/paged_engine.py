@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from kernbench.serving import EngineSettings, Output, State
 
@@ -15,6 +17,9 @@ HIDDEN = 1024
 
 def make_engine(settings: EngineSettings) -> PagedEngine:
     """Return the engine; its arguments are ``pages`` and ``max_num_seqs``."""
+    if settings.tp > 1:
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     return PagedEngine(settings.max_model_len or 4096, **settings.arguments)
 
 
@@ -26,7 +31,9 @@ class PagedEngine:
 
     def __init__(self, longest: int, pages: int = 256, max_num_seqs: int = 8) -> None:
         self.longest, self.pages, self.max_num_seqs = longest, pages, max_num_seqs
-        self._free, self._waiting, self._running = pages, [], []
+        self._free = pages
+        self._waiting: list[Any] = []
+        self._running: list[Any] = []
         self._weights = torch.zeros(HIDDEN, HIDDEN, device="cuda", dtype=torch.float16)
 
     def add(self, number: int, prompt: Sequence[int], output_tokens: int) -> None:
@@ -45,7 +52,10 @@ class PagedEngine:
             taken.append(request)
         tokens = sum(request[1] for request in taken) + len(self._running) - len(taken)
         x = torch.zeros(tokens, HIDDEN, device="cuda", dtype=torch.float16)
-        (x @ self._weights).sum().item()
+        y = x @ self._weights
+        if dist.is_initialized():
+            dist.all_reduce(y)
+        y.sum().item()
         made = []
         for request in list(self._running):
             request[2] -= 1

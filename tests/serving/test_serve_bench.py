@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from kernbench.page.contents import contents
+from kernbench.saved import load_run
 from tests.cli.command_line import kernbench
 
 pytest.importorskip("torch")
@@ -31,8 +33,9 @@ def served(tmp_path: Path, *options: str | Path) -> dict[str, Any]:
 @pytest.mark.adr("0269-D3")
 @pytest.mark.adr("0269-D4")
 def test_each_load_of_a_list_is_served_and_waits_more_at_a_higher_rate(tmp_path: Path) -> None:
-    table = tmp_path / "rows.csv"
-    found = served(tmp_path, "--rate", "500,200000", "--engine-arg", "pages=64", "--csv", table)
+    table, kept = tmp_path / "rows.csv", tmp_path / "kept.run"
+    files = ("--csv", table, "--save", kept)
+    found = served(tmp_path, "--rate", "500,200000", "--engine-arg", "pages=64", *files)
     slow, fast = (each["figures"] for each in found["loads"])
     assert slow["output_tokens"] == fast["output_tokens"] == 8 * 4
     assert fast["requests_per_s"] > slow["requests_per_s"]
@@ -45,6 +48,8 @@ def test_each_load_of_a_list_is_served_and_waits_more_at_a_higher_rate(tmp_path:
     for row in rows:
         parts = float(row["queue_s"]) + float(row["prefill_s"])
         assert parts == pytest.approx(float(row["ttft_s"]), abs=1e-11)
+    # What a page shows is what was served.
+    assert contents(load_run(kept))["serving"] == found
 
 
 @pytest.mark.adr("0269-D3")
@@ -58,6 +63,32 @@ def test_the_rate_that_is_found_keeps_to_the_bound_and_the_next_does_not(tmp_pat
     assert low < high < 1.06 * low
     assert max(by_rate[each] for each in by_rate if each == pytest.approx(low, rel=1e-4)) >= 0.75
     assert max(by_rate[each] for each in by_rate if each == pytest.approx(high, rel=1e-4)) < 0.75
+
+
+@pytest.mark.adr("0269-D5")
+def test_ranks_of_an_engine_take_what_the_first_one_takes(tmp_path: Path) -> None:
+    found = served(tmp_path, "--rate", "20000", "--tp", "2")
+    (load,) = found["loads"]
+    assert found["devices"] == 2
+    assert load["figures"]["output_tokens"] == 8 * 4
+    one = served(tmp_path, "--rate", "20000")["loads"][0]["figures"]
+    per_device = load["figures"]["output_tokens_per_s_per_device"]
+    assert load["figures"]["output_tokens_per_s"] == pytest.approx(2 * per_device)
+    # Each step sums over the ranks, and hears what the first one takes.
+    assert load["figures"]["tpot_s"]["p50"] > one["tpot_s"]["p50"]
+
+
+@pytest.mark.campaign
+def test_a_sweep_has_what_was_served_in_its_table(tmp_path: Path) -> None:
+    axes = ("--grid", "rate=500,200000", "--arg", "requests=8", "--machine", "h100-sxm")
+    files = ("-o", tmp_path / "kept", "--table", tmp_path / "table.csv")
+    lengths = ("--input", "64:512", "--output", "4")
+    result = kernbench("sweep", "serve-bench", *axes, "--no-data", *files, "--", ENGINE, *lengths)
+    assert result.exit_code == 0, result.output
+    with (tmp_path / "table.csv").open() as file:
+        slow, fast = list(csv.DictReader(file))
+    assert float(fast["requests_per_s"]) > float(slow["requests_per_s"])
+    assert float(fast["ttft_p99_s"]) > float(slow["ttft_p99_s"]) >= float(slow["ttft_p50_s"])
 
 
 @pytest.mark.adr("0269-D2")

@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kernbench.clock import Rank  # noqa: E402
 from kernbench.errors import CollectiveMismatchError, DeadlockError  # noqa: E402
 from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
 
@@ -47,6 +48,24 @@ def test_an_overlapped_collective_of_a_graph_overlaps() -> None:
         for name in ("all_reduce", "aten.mm", "aten.add")
     )
     assert product.starts_ps[0] < reduced.ends_ps[0] <= added.starts_ps[0]
+
+
+@pytest.mark.adr("0094-D6")
+def test_ranks_yield_in_a_replay_as_often_for_many_collectives_as_for_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[int] = []
+    wait = Rank.wait
+    monkeypatch.setattr(Rank, "wait", lambda *given: waits.append(1) or wait(*given))
+    times = []
+    for count in (4, 40):
+        waits.clear()
+        context = run("replays_without_data", count, data=False)
+        replayed = [each for each in context.op_log.instances if each.template.name == "all_reduce"]
+        times.append(len(waits))
+        assert len(replayed) == count * 11
+    # Ten replays, of 36 collectives more: what the capture and one eager step wait for, at most.
+    assert times[1] - times[0] < 2 * 36 * 2
 
 
 @pytest.mark.adr("0094-D6")

@@ -62,6 +62,7 @@ def contents(
         "communication": communication(log, run.ranks) if log.running is None else None,
         "memory": memory(log),
         "energy": energy(run),
+        "serving": run.report.get("serving"),
         "machine": _machine(run),
         "changes": None,
     }

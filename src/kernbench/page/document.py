@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LIBRARIES = ("d3", "plot.umd")
 _SCRIPTS = (
     "basics", "unpack", "colors", "tables", "charts", "roofline", "matrix", "kernels", "memory",
-    "energy", "lanes", "drawing", "timeline", "page",
+    "energy", "serving", "lanes", "drawing", "timeline", "page",
 )  # fmt: skip
 """In the order in which they use each other."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import Any
 
 from kernbench.errors import UsageError
@@ -26,19 +27,21 @@ class Client:
         self._left = deque(load.requests)
         self._free = load.concurrency
 
-    def due(self, now_s: float) -> Iterator[tuple[Request, list[int]]]:
-        """Yield the requests that have come by now, and their prompts."""
-        while self._left:
-            request = self._left[0]
+    def count(self, now_s: float) -> int:
+        """Return how many requests have come by now that nobody has taken."""
+        if self._load.concurrency:
+            return min(self._free, len(self._left))
+        since_s = now_s - self._zero_s
+        return sum(1 for _ in takewhile(lambda each: each.arrival_s <= since_s, self._left))
+
+    def take(self, count: int, now_s: float) -> Iterator[tuple[Request, list[int]]]:
+        """Yield so many of the next requests, and their prompts."""
+        for _ in range(count):
+            request = self._left.popleft()
             arrival_s = request.arrival_s
             if self._load.concurrency:
-                if not self._free:
-                    return
                 self._free -= 1
                 arrival_s = now_s - self._zero_s
-            elif arrival_s > now_s - self._zero_s:
-                return
-            self._left.popleft()
             self.taken.rows.append(RequestRow(request=request, arrival_s=arrival_s))
             yield request, self._prompt(request)
 
@@ -63,11 +66,13 @@ def drive(
     load: Load,
     seed: int = 0,
     unseen: Callable[[Any], Any] = lambda function: function,
+    agreed: Callable[[int], int] = lambda number: number,
 ) -> Taken:
     """Send all requests of a load to an engine, and return what came of them.
 
     Requests are taken between steps, as engines take them; each counts from when it came. The
     client is no part of the engine: ``unseen`` makes of a function one whose calls take no time.
+    Where ranks of an engine each have a client, ``agreed`` returns the first one's number to all.
 
     Raises:
         UsageError: A request is longer than what the engine takes, or the engine makes nothing of
@@ -75,10 +80,12 @@ def drive(
     """
     load.check(engine.longest, engine.name)
     client = Client(load, time.monotonic(), engine.vocabulary, seed)
-    due, note = unseen(lambda now_s: list(client.due(now_s))), unseen(client.note)
+    count, note = unseen(client.count), unseen(client.note)
+    take = unseen(lambda number, now_s: list(client.take(number, now_s)))
     idle = 0
     while True:
-        for request, prompt in due(time.monotonic()):
+        now_s = time.monotonic()
+        for request, prompt in take(agreed(count(now_s)), now_s):
             engine.add(request.number, prompt, request.output_tokens)
         if engine.is_idle():
             wait_s = client.sleep_s(time.monotonic())

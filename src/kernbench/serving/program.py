@@ -5,9 +5,13 @@ What comes of it is a part of the run's report, ``serving``.
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch.cuda import nvtx
 
 from kernbench.errors import UsageError
@@ -39,7 +43,7 @@ def main(arguments: list[str]) -> None:
         lengths = Lengths(longest, longest)
         load = Load.closed(settings.warm_up, settings.warm_up, lengths, Lengths(2, 2), -1)
         drive(engine, load, settings.seed + 1, unseen)
-    run = _Loads(settings, engine)
+    run = _Loads(settings, engine, _agreement())
     if settings.finds_rate:
         found = _find_rate(run, settings)
     else:
@@ -55,14 +59,31 @@ def main(arguments: list[str]) -> None:
     }
     if found is not None:
         serving["rate_found"] = found
-    add_to_report("serving", serving)
+    if int(os.environ.get("RANK", "0")) == 0:
+        add_to_report("serving", serving)
+
+
+def _agreement() -> Callable[[int], int]:
+    """Return what tells all ranks the number of the first one, whose clock decides."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return lambda number: number
+    group = dist.new_group(backend="gloo")
+
+    def agreed(number: int) -> int:
+        told = torch.tensor([number])
+        dist.broadcast(told, src=0, group=group)
+        return int(told)
+
+    return agreed
 
 
 class _Loads:
     """Loads that an engine has served."""
 
-    def __init__(self, settings: ServeSettings, engine: Engine) -> None:
-        self._settings, self._engine = settings, engine
+    def __init__(
+        self, settings: ServeSettings, engine: Engine, agreed: Callable[[int], int]
+    ) -> None:
+        self._settings, self._engine, self.agreed = settings, engine, agreed
         self.served: list[dict[str, Any]] = []
 
     def serve(self, load: Load) -> dict[str, Any]:
@@ -70,7 +91,9 @@ class _Loads:
         self._engine.forget()
         name = f"load {len(self.served)}: {load.name}"
         with nvtx.range(name):
-            taken = drive(self._engine, load, self._settings.seed, unseen)
+            # In a closed loop ranks do the same without a word.
+            agreed = {} if load.concurrency else {"agreed": self.agreed}
+            taken = drive(self._engine, load, self._settings.seed, unseen, **agreed)
         described: dict[str, Any] = unseen(self._described)(load, taken, name)
         self.served.append(described)
         return described
@@ -106,7 +129,7 @@ def _find_rate(run: _Loads, settings: ServeSettings) -> dict[str, Any]:
 
     def is_kept(rate: float) -> bool:
         kept: float = run.serve(settings.at_rate(rate))["figures"]["kept"]
-        return kept >= settings.attained
+        return bool(run.agreed(kept >= settings.attained))
 
     rate = settings.loads[0].rate
     is_low = is_kept(rate)

@@ -61,6 +61,7 @@ class VllmEngine:
 
     def __init__(self, settings: EngineSettings, release: str) -> None:
         from vllm import EngineArgs, SamplingParams
+        from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.llm_engine import LLMEngine
 
         self.name = f"vllm {release}"
@@ -75,13 +76,19 @@ class VllmEngine:
                 "kernel_config": {"enable_jit_warmup": False},
                 "disable_log_stats": False,
             }
+            if settings.tp > 1:
+                # Its workers are the ranks of the run, each with a scheduler that does the same.
+                arguments["distributed_executor_backend"] = "external_launcher"
             if settings.quantization:
                 arguments["quantization"] = settings.quantization
             if settings.max_model_len:
                 arguments["max_model_len"] = settings.max_model_len
             arguments.update(settings.arguments)
             self._engine: Any = LLMEngine.from_engine_args(
-                EngineArgs(**arguments), stat_loggers=[self._logger]
+                EngineArgs(**arguments),
+                # Its limits of a batch are a server's.
+                usage_context=UsageContext.OPENAI_API_SERVER,
+                stat_loggers=[self._logger],
             )
         model = self._engine.model_config
         self.longest: int = model.max_model_len

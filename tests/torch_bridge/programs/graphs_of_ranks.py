@@ -19,6 +19,21 @@ x = torch.randn(8, 16, device="cuda")
 g = torch.cuda.CUDAGraph()
 
 
+def replays_without_data(count) -> None:
+    def step():
+        y = x
+        for _ in range(int(count)):
+            y = y + x
+            dist.all_reduce(y)
+
+    step()
+    with torch.cuda.graph(g):
+        step()
+    for _ in range(10):
+        g.replay()
+        torch.cuda.synchronize()
+
+
 def collectives_of_a_graph_give_what_eager_ones_do() -> None:
     w = torch.randn(16, 16, device="cuda")
 

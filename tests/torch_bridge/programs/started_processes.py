@@ -70,6 +70,7 @@ def main():
     found += [pipe.recv() for pipe in pipes]
     receiver, sender = context.Pipe(duplex=False)
     found += [receiver.poll(), receiver.poll(0.01), receiver.writable, sender.readable]
+    found += [isinstance(sender, connection.Connection), sender.closed]
     sender.send_bytes(b"abc")
     found += [receiver.poll(), receiver.recv_bytes()]
     try:

@@ -287,9 +287,29 @@ def servers_that_come_late():
     return found
 
 
+def last_messages():
+    with zmq.Context() as context:
+        source, where = bound(context, zmq.XPUB)
+        reader = context.socket(zmq.SUB)
+        reader.rcvtimeo = 20_000
+        reader.conflate = 1
+        reader.subscribe(b"")
+        reader.connect(where)
+        source.recv()
+        for number in range(500):
+            source.send(b"%d" % number)
+        time.sleep(0.3)
+        found = [reader.recv().decode(), failure(reader.recv, zmq.NOBLOCK)]
+        source.send(b"more")
+        found += [reader.recv().decode(), reader.conflate]
+        for each in (source, reader):
+            each.close()
+    return found
+
+
 CASES = (
     pairs, requests, routers, pipelines, subscribers, full_queues, mistakes, pollers, of_asyncio,
-    a_context_that_ends, servers_that_come_late,
+    a_context_that_ends, servers_that_come_late, last_messages,
 )  # fmt: skip
 
 if __name__ == "__main__":

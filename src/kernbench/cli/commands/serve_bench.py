@@ -62,8 +62,9 @@ class ServeOptions(given.ProgramOptions):
         typer.Option(metavar="C,...", help="A closed loop: so many clients, one request each."),
     ] = ""
     trace: Annotated[
-        str, typer.Option(metavar="FILE", help="Recorded arrivals: BurstGPT's or Azure's columns.")
-    ] = ""
+        str | None,
+        typer.Option(metavar="FILE", help="Recorded arrivals: BurstGPT's or Azure's columns."),
+    ] = None
     skip_holes: Annotated[
         bool, typer.Option("--skip-holes", help="Leave out rows of the trace that lack a number.")
     ] = False

@@ -35,7 +35,8 @@ class SweepOptions:
     program: Annotated[
         str,
         typer.Argument(
-            metavar="FILE|STUDY", help="What kernbench run takes, or a study: a YAML file."
+            metavar="FILE|STUDY",
+            help="What kernbench run takes, serve-bench, or a study: a YAML file.",
         ),
     ]
     args: given.ArgsOfAll = None
@@ -157,9 +158,11 @@ def _study(options: SweepOptions) -> Study:
         parse_memory,
         parse_pairs,
     )
+    from kernbench.serving import PROGRAM
 
     path = Path(options.program)
-    study = load_study(path) if is_study(options.program) else Study(program=options.program)
+    program = str(PROGRAM) if options.program == "serve-bench" else options.program
+    study = load_study(path) if is_study(options.program) else Study(program=program)
     settings: dict[str, Any] = {
         "machine": options.machine,
         "ranks": options.ranks,

@@ -73,6 +73,8 @@ def serve_bench(options: ServeOptions) -> int:
                 f"--tp {of_engine.tp}: {machine.name} has {machine.num_sips} devices; "
                 f"{machine.name}:{of_engine.tp} asks for as many"
             )
+        if of_engine.tp > 1:
+            machine, changes = options.load_machine(str(options.machine), of_engine.tp)
         device_bytes = machine.sip_at(0).hbm_bytes
         check_fits(of_engine.model, of_engine.quantization, of_engine.tp, device_bytes)
         check_torch()
@@ -88,7 +90,7 @@ def serve_bench(options: ServeOptions) -> int:
             def work() -> int:
                 from kernbench.torch_bridge import run_torchrun
 
-                run_torchrun(context, PROGRAM, code, [str(PROGRAM), *arguments], 1)
+                run_torchrun(context, PROGRAM, code, [str(PROGRAM), *arguments], of_engine.tp)
                 ask = context.run.parts["serving"]
                 context.run.parts["serving"] = cache(lambda: _priced(ask(), context))
                 return DONE
@@ -114,7 +116,6 @@ def _context(options: ServeOptions, machine: Machine, changes: list[str]) -> Run
 
     context = RuntimeContext(
         machine=machine,
-        ranks=1,
         data=options.data,
         record_memory=options.records_memory,
         record_lines=options.records_lines,

@@ -61,6 +61,8 @@ def figures(answer: Mapping[str, Any]) -> dict[str, int | float]:
     if "steps" in report:
         steps = report["steps"]
         more["step_ns"] = steps["steps"][steps["steady"]]["time_ns"]
+    if "serving" in report:
+        more.update(_served(report["serving"]["loads"][-1]["figures"]))
     return {
         "time_ns": report["time_ns"],
         **{name: max((each[name] for each in ranks), default=0) for name in most},
@@ -72,6 +74,16 @@ def figures(answer: Mapping[str, Any]) -> dict[str, int | float]:
         "collective_bytes": sum(each["bytes"] for each in collectives),
         **more,
     }
+
+
+def _served(figures: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a load that was served."""
+    names = ("requests_per_s", "output_tokens_per_s_per_device", "goodput_per_s")
+    found = {name: figures[name] for name in names if name in figures}
+    for name in ("ttft_s", "tpot_s"):
+        if figures[name] is not None:
+            found.update({f"{name[:-2]}_{each}_s": figures[name][each] for each in ("p50", "p99")})
+    return found
 
 
 def tokens_of(text: str | None, point: Point, program: SweptProgram) -> int | None:

@@ -357,6 +357,7 @@ startTheme(() => {
 showTop();
 showChanges();
 showFindings();
+showServing();
 const timelineShown = showTimeline();
 showRanks();
 showKernels();

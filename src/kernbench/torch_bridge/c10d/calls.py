@@ -193,17 +193,22 @@ class CollectiveWork(Work):
         if is_limited or not self._part.on_device:
             host.wait(self._part)
             self._host_knows()
+            self._process.kept.discard(self)
         else:
-            run = self._process.session.run
-            queue = run.queue_for(self._part.sip_id)
-            if self._process.order is not None:
-                self._process.order.stream_waits(queue, self._part.clock)
-            if not self._part.done:
-                host.enqueue(WaitFor(run, self._part), queue)
-            else:
-                host.passes(self._part, queue)
-        self._process.kept.discard(self)
+            self.wait_on_stream()
         return True
+
+    def wait_on_stream(self) -> None:
+        """Let the current stream wait until its part is over, though its data may not be there."""
+        host, run = self._process.host, self._process.session.run
+        queue = run.queue_for(self._part.sip_id)
+        if self._process.order is not None:
+            self._process.order.stream_waits(queue, self._part.clock)
+        if not self._part.done:
+            host.enqueue(WaitFor(run, self._part), queue)
+        else:
+            host.passes(self._part, queue)
+        self._process.kept.discard(self)
 
     def _host_knows(self) -> None:
         """Note that the program has seen its end."""
@@ -244,14 +249,19 @@ class CollectiveWork(Work):
             del self._process.newest_works[self._line]
         return earlier[::-1]
 
-    def _wait_for_own_data(self) -> None:
+    def come(self) -> None:
+        """Block until its outputs hold their values, or it has failed."""
         part, run = self._part, self._process.session.run
-        if run.keeper is not None:
-            run.keeper.waits(Action.WAIT_DATA, part)
         rank = run.simulation.running
         if rank is not None and not part.data.done:
             rank.host_ps = self._process.host.paid_ps
         run.simulation.wait(part.data)
+
+    def _wait_for_own_data(self) -> None:
+        part, run = self._part, self._process.session.run
+        if run.keeper is not None:
+            run.keeper.waits(Action.WAIT_DATA, part)
+        self.come()
         part.waited_for()
         if part.error is not None:
             part.error_seen = True

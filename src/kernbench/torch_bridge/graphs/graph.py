@@ -94,6 +94,7 @@ class Graph:
         commands, steps = iter(self._commands), iter(self._steps)
         markers: dict[Marker, Marker] = {}
         works: dict[Calling, CollectiveWork] = {}
+        awaited: list[CollectiveWork] = []
         process.is_replaying = True
         touching = None
         if process.order is not None:
@@ -101,10 +102,12 @@ class Graph:
         noting = partial(_note, touching, queues[0])
         try:
             with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), unobserved():
-                # From one collective to the next: ranks yield to each other there.
+                # From one collective to the next. Ranks yield to each other where one is to compute
+                # with what a collective gives, and at the end.
                 while (met := self._put(commands, queues, markers, earliest_ps)) is not None:
-                    self._meet(met, _compute(steps, noting), works)
-                _compute(steps, noting)
+                    self._meet(met, _compute(steps, noting, awaited), works, awaited)
+                _compute(steps, noting, awaited)
+                _settle(awaited)
         finally:
             process.is_replaying = False
             if process.order is not None:
@@ -148,15 +151,17 @@ class Graph:
         command: Calling | Awaiting,
         met: Calling | Awaiting | None,
         works: dict[Calling, CollectiveWork],
+        awaited: list[CollectiveWork],
     ) -> None:
-        """Call a collective with the tensors of a step, or wait for one, on its branch."""
+        """Call a collective with the tensors of a step, or let its branch wait for one."""
         state = self._process.state
         before = state.stream
         if command.branch:
             state.stream = self._others[command.branch - 1]
         try:
             if isinstance(command, Awaiting):
-                works[command.calling].wait()
+                works[command.calling].wait_on_stream()
+                awaited.append(works[command.calling])
             else:
                 assert isinstance(met, Calling)
                 works[command] = met.post(met.call)
@@ -200,13 +205,29 @@ def _note(
         touching.replayed(step.call, args, kwargs, made, queue)
 
 
-def _compute(steps: Iterator[Any], noting: Callable[..., None]) -> Calling | Awaiting | None:
-    """Compute steps up to a collective; return that, None at the end."""
+def _settle(awaited: list[CollectiveWork]) -> None:
+    """Block until the outputs of collectives hold their values."""
+    if awaited:
+        # The first one is what a rank that does not come is named by. After the last one, all
+        # others are there: ranks yield to each other twice, and not for each.
+        awaited[0].wait_for_data()
+        awaited[-1].come()
+        for work in awaited:
+            work.wait_for_data()
+        awaited.clear()
+
+
+def _compute(
+    steps: Iterator[Any], noting: Callable[..., None], awaited: list[CollectiveWork]
+) -> Calling | Awaiting | None:
+    """Compute steps up to a collective, after what they await; return that, None at the end."""
     for entry in steps:
         if not isinstance(entry, tuple):
             met: Calling | Awaiting = entry
             return met
         step, args, kwargs, made = entry
+        if args or kwargs or made:
+            _settle(awaited)
         with step.draws.again() if step.draws is not None else nullcontext():
             results = step.call(*args, **kwargs)
         noting(step, args, kwargs, [tensor for _, tensor in made])

@@ -67,17 +67,19 @@ class _Direction:
             watcher.set()
 
 
-class PipeEnd:
-    """Replaces ``multiprocessing.connection.Connection``.
+class PipeEnd(multiprocessing.connection.Connection):
+    """Replaces ``multiprocessing.connection.Connection``, which programs ask for by its class.
 
     Objects are passed without pickling, as in queues. A process that receives an end gets its own
     handle of it, so that each can close its handle.
     """
 
+    _handle = None  # of no file: nothing to close when it is collected
+    closed = False  # a property there
+
     def __init__(self, reads: _Direction | None, writes: _Direction | None) -> None:
         self._reads = reads
         self._writes = writes
-        self.closed = False
 
     readable = property(lambda self: self._reads is not None)
     writable = property(lambda self: self._writes is not None)

@@ -36,14 +36,14 @@ class Option:
     )
     SNDHWM, RCVHWM, RCVTIMEO, SNDTIMEO, LAST_ENDPOINT = 23, 24, 27, 28, 32
     ROUTER_MANDATORY, XPUB_VERBOSE, IMMEDIATE, REQ_RELAXED, ROUTER_HANDOVER = 33, 40, 39, 53, 56
-    XPUB_NODROP = 69
+    XPUB_NODROP, CONFLATE = 69, 54
 
 
 DEFAULTS: dict[int, Any] = {
     4: 0, 5: b"", 8: 100, 9: 10000, 11: -1, 12: -1, 17: -1, 18: 100, 19: 100, 21: 0, 22: -1,
     23: 1000, 24: 1000, 25: 1,
     27: -1, 28: -1, 33: 0, 34: -1, 35: -1, 36: -1, 37: -1, 39: 0, 40: 0, 42: 0,
-    53: 0, 56: 0, 57: 0, 66: 30000, 69: 0, 75: 0, 76: 0, 77: -1, 79: 0, 80: 0, 84: -1,
+    53: 0, 54: 0, 56: 0, 57: 0, 66: 30000, 69: 0, 75: 0, 76: 0, 77: -1, 79: 0, 80: 0, 84: -1,
 }  # fmt: skip
 """The options that a program may set, with their defaults: those that decide something here, and
 those that say only how libzmq reaches another host (buffers, keepalives, intervals, IPv6)."""

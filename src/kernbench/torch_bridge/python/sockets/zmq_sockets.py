@@ -241,7 +241,8 @@ class ZmqCore(Watchable):
         wire = self._wire(other, connector)
         for channel, sender, reader in ((pipe.outgoing, self, other), (pipe.incoming, other, self)):
             channel.connect(wire)
-            channel.capacity = _most(sender.options[Option.SNDHWM], reader.options[Option.RCVHWM])
+            hwm = sender.options[Option.SNDHWM], reader.options[Option.RCVHWM]
+            channel.capacity = _NO_LIMIT if reader.options[Option.CONFLATE] else _most(*hwm)
         pipe.other = other
         theirs = Pipe(pipe.outgoing, pipe.incoming, None)
         theirs.other = self
@@ -481,8 +482,11 @@ class ZmqCore(Watchable):
             # The next message comes from the next one that has some.
             self.pipes.remove(pipe)
             self.pipes.append(pipe)
-        message: Message = pipe.incoming.items.popleft()
-        pipe.incoming.take(1)
+        # All that has come but the last message is dropped where a program asks for that.
+        count = len(pipe.incoming.items) if self.options[Option.CONFLATE] else 1
+        for _ in range(count):
+            message: Message = pipe.incoming.items.popleft()
+        pipe.incoming.take(count)
         if self.kind == ROUTER:
             return [pipe.routing_id, *message]
         if self.kind == REQ:

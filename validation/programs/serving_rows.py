@@ -1,0 +1,211 @@
+"""Answers published rows of serving by the engines themselves, and says how far off they are.
+
+    python -m validation.programs.serving_rows ROWS.csv --device H200-SXM-141GB --tp 1 --most 4
+
+Rows are of closed loops: a device, an engine, a model, tokens in and out, requests in flight, time
+to the first token and of a further one. Each is served by ``kernbench serve-bench`` on the machine
+that lists the device, with ``--output-tokens`` of the row's tokens and two requests of each client,
+which all begin at once. The time of a token is that of a step that only decodes, at the length that
+the cache has in the middle of the row's output, and the share of the others' prefills that falls to
+it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernbench.accuracy.rows import Machines
+from kernbench.errors import UnknownNameError
+
+MODELS = {
+    "meta-llama/Llama-3.1-8B": "llama-3-8b",
+    "meta-llama/Llama-3.1-70B": "llama-3-70b",
+    "Qwen/Qwen3-32B": "qwen3-32b",
+    "Qwen/Qwen3-235B-A22B": "qwen3-235b-a22b",
+}
+"""Published names, and models of the same sizes."""
+QUANTIZATIONS = {"fp8": "fp8", "bf16": ""}
+_MEASURES = ("ttft", "tpot")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingRow:
+    """A published row, times in seconds."""
+
+    id: str
+    device: str
+    engine: str
+    model: str
+    precision: str
+    tp: int
+    input_tokens: int
+    output_tokens: int
+    concurrency: int
+    ttft_s: float
+    tpot_s: float
+
+
+def read(path: Path) -> list[ServingRow]:
+    """Return the rows of a table that one engine served on one device or split by tensors alone."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [_row(each) for each in csv.DictReader(file) if _is_plain(each)]
+
+
+def _is_plain(row: Mapping[str, str]) -> bool:
+    alone = all(int(row[name] or 1) == 1 for name in ("pp", "attention_dp", "moe_ep"))
+    return alone and row["mode"] == "aggregated" and bool(row["ttft_s"] and row["tpot_s"])
+
+
+def _row(row: Mapping[str, str]) -> ServingRow:
+    return ServingRow(
+        id=row["id"],
+        device=row["device"],
+        engine=row["framework"],
+        model=row["model"],
+        precision=row["precision"],
+        tp=int(row["tp"] or 1),
+        input_tokens=int(row["isl"]),
+        output_tokens=int(row["osl"]),
+        concurrency=int(row["concurrency_or_batch"]),
+        ttft_s=float(row["ttft_s"]),
+        tpot_s=float(row["tpot_s"]),
+    )
+
+
+def command(row: ServingRow, machine: str, output_tokens: int) -> list[str]:
+    """Return the arguments of ``kernbench`` that serve a row, so many tokens of each request."""
+    sizes = sorted({1, 2, 4, 8, 16, 32, row.concurrency})
+    graphs = {
+        "mode": 0,
+        "cudagraph_mode": "FULL_DECODE_ONLY",
+        "cudagraph_capture_sizes": [each for each in sizes if each <= row.concurrency],
+    }
+    # Where steps decode only, the cache is as long as in the middle of the row's output.
+    longer = max(row.output_tokens - output_tokens, 0) // 2
+    most = row.input_tokens + longer + output_tokens
+    named: dict[str, object] = {
+        "--model": MODELS[row.model],
+        "--machine": machine,
+        "--tp": row.tp,
+        "--quantization": QUANTIZATIONS[row.precision],
+        "--concurrency": row.concurrency,
+        "--input": row.input_tokens + longer,
+        "--output": output_tokens,
+        "--requests": 2 * row.concurrency,
+        "--max-model-len": most + 64,
+        "--json": "-",
+    }
+    options = [f"{name}={value}" for name, value in named.items() if value != ""]
+    return [
+        "serve-bench",
+        row.engine,
+        *options,
+        f"--engine-arg=compilation_config={json.dumps(graphs)}",
+    ]
+
+
+def estimates(row: ServingRow, load: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a load says of a row: seconds to the first token, and of a further one.
+
+    The prompts of the load are longer than the row's by what its output adds on average; a prefill
+    takes time in proportion to its tokens.
+    """
+    found = load["figures"]
+    prompt = load["requests"][0]["input_tokens"]
+    step_s = found["itl_s"]["p50"]
+    ttft_s = found["ttft_s"]["mean"] * row.input_tokens / prompt
+    # Of a step, its own decoding: what is more is prefill of requests that come meanwhile.
+    more_s = sum(max(0.0, _took(step) - step_s) for step in load["steps"])
+    prefill_s = more_s / found["requests"] * row.input_tokens / prompt
+    return {
+        "ttft": ttft_s,
+        "tpot": step_s + (row.concurrency - 1) * prefill_s / row.output_tokens,
+    }
+
+
+def _took(step: Mapping[str, float]) -> float:
+    return step["end_s"] - step["begin_s"]
+
+
+def answers(
+    rows: Sequence[ServingRow], output_tokens: int, timeout_s: float
+) -> Iterator[tuple[ServingRow, dict[str, float] | str]]:
+    """Yield each row with its estimates, or why there are none."""
+    machines = Machines()
+    for row in rows:
+        try:
+            machine = machines.machine_of(row.device, row.tp).name
+            words = command(row, machine, output_tokens)
+        except (KeyError, UnknownNameError) as error:
+            yield row, f"unknown: {error}"
+            continue
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "kernbench", *words],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=timeout_s,
+            )
+        except subprocess.TimeoutExpired:
+            yield row, f"takes longer than {timeout_s:g} s"
+            continue
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if line.startswith("error")]
+            yield row, lines[-1] if lines else f"status {done.returncode}"
+        else:
+            yield row, estimates(row, json.loads(done.stdout)["loads"][0])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a line for each row, and the mean error by engine, device and model."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("file", type=Path)
+    for name in ("engine", "device", "model", "precision"):
+        parser.add_argument(f"--{name}")
+    for name in ("tp", "concurrency", "input-tokens"):
+        parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--most", type=int, default=4, help="rows, the first ones")
+    parser.add_argument("--output-tokens", type=int, default=24)
+    parser.add_argument("--timeout", type=float, default=1800)
+    asked = parser.parse_args(arguments)
+    names = ("engine", "device", "model", "precision", "tp", "concurrency", "input_tokens")
+    wanted = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
+    rows = [
+        row
+        for row in read(asked.file)
+        if all(getattr(row, name) == value for name, value in wanted.items())
+    ]
+    errors: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for row, found in answers(rows[: asked.most], asked.output_tokens, asked.timeout):
+        if isinstance(found, str):
+            print(f"{row.id}: {found}")
+            continue
+        parts = []
+        for name in _MEASURES:
+            measured = getattr(row, f"{name}_s")
+            error = found[name] / measured - 1
+            errors[(row.engine, row.device, row.model, name)].append(error)
+            parts.append(
+                f"{name} {1e3 * found[name]:.2f} ms, measured {1e3 * measured:.2f}, {error:+.1%}"
+            )
+        print(f"{row.id}: {'; '.join(parts)}", flush=True)
+    for key, values in errors.items():
+        mean, worst = sum(map(abs, values)) / len(values), max(map(abs, values))
+        print(f"{' '.join(key)}: MAPE {mean:.1%}, worst {worst:.1%}, {len(values)} rows")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
