@@ -169,7 +169,7 @@ def test_gains_are_listed_by_size(window: Browser, tmp_path: Path) -> None:
     opened(window, page)
     rows = window.run("return [...document.querySelectorAll('#gains tr')].map((e) => e.innerText)")
     assert len(rows) == 3
-    for said in ("gelu takes no time 8 launches", "1.50 µs", "elementwise.py:74", "membound 7.3 %"):
+    for said in ("gelu takes no time 8 launches", "1.50 µs", "elementwise.py:75", "membound 7.3 %"):
         assert said in rows[1]
     window.click("#gains a")
     assert window.run("return document.getElementById('lines').dataset.kernel") == "gelu"
