@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         RunResult,
         SweepResult,
         WhyResult,
+        load_run,
         plan,
         retime,
         run,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from kernbench.judging import Verdict, judge
     from kernbench.policy import DPPolicy
     from kernbench.runtime_api import RuntimeContext
-    from kernbench.saved import SavedRun, load_run
 
 __version__ = "0.1.0"
 
@@ -37,13 +37,12 @@ _HOMES = {
     "RunError": "kernbench.api",
     "RunResult": "kernbench.api",
     "RuntimeContext": "kernbench.runtime_api",
-    "SavedRun": "kernbench.saved",
     "SweepResult": "kernbench.api",
     "Verdict": "kernbench.judging",
     "WhyResult": "kernbench.api",
     "judge": "kernbench.judging",
     "load_machine": "kernbench.hardware",
-    "load_run": "kernbench.saved",
+    "load_run": "kernbench.api",
     "plan": "kernbench.api",
     "retime": "kernbench.api",
     "run": "kernbench.api",
@@ -62,7 +61,6 @@ __all__ = [
     "RunError",
     "RunResult",
     "RuntimeContext",
-    "SavedRun",
     "SweepResult",
     "Verdict",
     "WhyResult",

@@ -101,6 +101,7 @@ def test_a_result_prints_what_the_command_prints_and_is_a_table(result: RunResul
 
 @pytest.mark.adr("0270-D2")
 def test_why_is_what_explains_the_log(result: RunResult) -> None:
+    assert kernbench.load_run(result.path).report == result.report
     for asked in (result, result.path):
         found = kernbench.why(asked)
         assert found.report == explain(result.log, result.machine, 1)

@@ -289,3 +289,77 @@ def test_a_reader_picks_a_step_and_no_table_is_cut_on_a_phone(
         assert window.console() == []
     finally:
         window.size(1300, 900)
+
+
+def four_ranks(folder: Path) -> Path:
+    return write_page(folder / "page.html", simulated(folder / "a.run", two_layers, 4))
+
+
+@pytest.mark.adr("0158-D3")
+def test_ranks_are_filtered_and_arrows_lead_to_what_was_clicked_on(
+    window: Browser, tmp_path: Path
+) -> None:
+    opened(window, four_ranks(tmp_path))
+    shown = """
+        const ranks = new Set(kernbench.timeline.rows.map((row) => row.rank));
+        return [...ranks].filter((rank) => rank !== undefined);
+    """
+    typed = """
+        const box = document.querySelector("#timeline input");
+        box.value = arguments[0];
+        box.dispatchEvent(new Event("input"));
+        return box.getAttribute("aria-invalid");
+    """
+    assert window.run(shown) == [0, 1, 2, 3]
+    assert window.run(typed, "1-2") == "false"
+    assert window.run(shown) == [1, 2]
+    assert window.run(typed, "7") == "true"
+    assert window.run(shown) == [1, 2]
+    assert window.run(typed, "") == "false"
+    assert window.run(shown) == [0, 1, 2, 3]
+    flows = """
+        const { timeline } = kernbench;
+        const lane = timeline.model.lanes.find((each) => each.label === "sip1");
+        const found = [];
+        for (let index = 0; index < lane.count; index++) {
+            for (const [from, to] of timeline.flowsOf({ lane, index }))
+                found.push([from.end, to.start, to.launch === lane.launch[index]]);
+        }
+        timeline.picked = { lane, index: 1 };
+        timeline.drawNow();
+        return [lane.count, found, timeline.flows.length];
+    """
+    count, found, drawn = window.run(flows)
+    # Each has an arrow from its launch; time runs along all of them.
+    assert sum(is_own for _, _, is_own in found) >= count
+    assert all(end <= start for end, start, _ in found)
+    assert drawn
+
+
+def test_two_kernels_are_shown_side_by_side(window: Browser, tmp_path: Path) -> None:
+    opened(window, four_ranks(tmp_path))
+    rows = window.run("""
+        const choice = document.querySelector("#lines select");
+        choice.value = "0";
+        choice.dispatchEvent(new Event("change"));
+        const rows = [...document.querySelectorAll("#beside tr")];
+        return rows.map((row) => row.innerText.split("\\t"));
+    """)
+    kernels = {each["name"] for each in window.run("return kernbench.data.kernels.kernels")}
+    assert set(rows[0][1:]) <= kernels
+    assert {"launches", "of peak", "held up by", "grid", "warps of a program"} <= {
+        r[0] for r in rows
+    }
+
+
+def test_pictures_have_names_for_those_who_cannot_see_them(window: Browser, tmp_path: Path) -> None:
+    opened(window, four_ranks(tmp_path))
+    for each in ("rank-bars", "roofs", "matrix"):
+        window.run(DRAWN, each)
+    named = window.run("""
+        const all = [...document.querySelectorAll(".chart svg")];
+        const pictures = all.filter((svg) => svg.getBoundingClientRect().width > 200);
+        return pictures.map((svg) => svg.getAttribute("aria-label"));
+    """)
+    assert len(named) >= 3
+    assert all(named)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from kernbench.hardware import load_machine
 from kernbench.op_log import OpLog
 from kernbench.page.lanes import LEAST_OF_LANE, timeline
 from tests.logs import LogBuilder, kernel, ring, small_log
+from tests.page.runs import simulated, two_layers
 from tests.page.test_packing import unpacked
 
 
@@ -109,3 +111,20 @@ kernel_once = kernel()
 def test_an_empty_run_has_an_empty_timeline() -> None:
     found = shown(OpLog(), 1)
     assert (found["end_ps"], found["lanes"], found["slices"]["rows"]) == (0, [], 0)
+
+
+def test_a_host_is_known_to_have_launched_what_it_launched(tmp_path: Path) -> None:
+    run = simulated(tmp_path / "a.run", two_layers, 2)
+    lanes = slices(timeline(run.log, run.machine, critical_path(run.log)))
+    ran = {(each["lane"]["rank"], each["launch"]) for each in lanes if each["launch"]}
+    spans = [each for each in run.log.host_spans if each.kind == "launch"]
+    host = [each for each in lanes if each["lane"]["kind"] == "host" and each["launch"]]
+    assert len(host) == len(spans)
+    assert {(each["lane"]["rank"], each["launch"]) for each in host} == ran
+    # A device begins when the host's launch has ended, or behind what it waits for.
+    starts = {(e["lane"]["rank"], e["launch"]): e for e in lanes if e["lane"]["kind"] == "stream"}
+    for each in host:
+        assert each["end"] <= starts[each["lane"]["rank"], each["launch"]]["start"]
+    for each in starts.values():
+        if each["after"]:
+            assert starts[each["lane"]["rank"], each["after"]]["end"] <= each["start"]

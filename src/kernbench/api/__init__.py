@@ -2,7 +2,7 @@
 
 from kernbench.api.plans import PlanResult, plan
 from kernbench.api.results import Printed
-from kernbench.api.runs import RunError, RunResult, WhyResult, retime, run, why
+from kernbench.api.runs import RunError, RunResult, WhyResult, load_run, retime, run, why
 from kernbench.api.sweeps import SweepPoint, SweepResult, sweep
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "SweepPoint",
     "SweepResult",
     "WhyResult",
+    "load_run",
     "plan",
     "retime",
     "run",

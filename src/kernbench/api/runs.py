@@ -18,7 +18,8 @@ from kernbench.cli.programs.kinds import Kind, kind_of
 from kernbench.cli.programs.reporting import WRONG_USAGE
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.notebooks import notebook_progress
-from kernbench.saved import SavedRun, load_run
+from kernbench.saved import SavedRun
+from kernbench.saved import load_run as load_saved
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -175,7 +176,16 @@ def run(
     folder, path = _place(save)
     command = ["run", "--save", path, *options, os.fspath(program), *args]
     output = _call(command, {**os.environ, **(env or {})}, timeout_s)
-    return RunResult(load_run(path), output, folder)
+    return RunResult(load_saved(path), output, folder)
+
+
+def load_run(path: StrPath) -> RunResult:
+    """Return a run that ``--save`` has kept.
+
+    Raises:
+        UsageError: There is no such file, or it is no saved run of this version.
+    """
+    return RunResult(load_saved(path))
 
 
 def why(
@@ -229,11 +239,11 @@ def retime(
     for name, value in (settings or {}).items():
         command += ["--set", f"{name}={value}"]
     output = _call(command, None, timeout_s)
-    return RunResult(load_run(path), output, folder)
+    return RunResult(load_saved(path), output, folder)
 
 
 def _result(run: RunResult | StrPath) -> RunResult:
-    return run if isinstance(run, RunResult) else RunResult(load_run(run))
+    return run if isinstance(run, RunResult) else RunResult(load_saved(run))
 
 
 def _place(save: StrPath | None) -> tuple[_Folder | None, str]:

@@ -17,7 +17,7 @@ import triton.language as tl
 from kernbench.dtypes import DType, bool_
 from kernbench.errors import UsageError
 from kernbench.ops.base import scalar_functions as fn
-from kernbench.ops.base.kernel import Memo, kernel, new_result, normal_dim, prepare
+from kernbench.ops.base.kernel import Memo, index_type, kernel, new_result, normal_dim, prepare
 from kernbench.ops.base.layout import Walk, broadcast_shape, broadcast_strides, build_walk
 from kernbench.ops.base.promotion import (
     as_number,
@@ -65,10 +65,11 @@ def _apply(a, b, c, a_at, b_at, c_at, mask, FUNCTION: tl.constexpr, COMPUTE: tl.
 
 @kernel
 def elementwise_flat(
-    out_ptr, a, b, c, n, FUNCTION: tl.constexpr, COMPUTE: tl.constexpr, BLOCK: tl.constexpr
-):
+    out_ptr, a, b, c, n, FUNCTION: tl.constexpr, COMPUTE: tl.constexpr, BLOCK: tl.constexpr,
+    INDEX: tl.constexpr = tl.int32,
+):  # fmt: skip
     """``out[i] = FUNCTION(a[i], b[i], c[i])``; operands are consecutive, or numbers, or None."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
     mask = at < n
     result = _apply(a, b, c, at, at, at, mask, FUNCTION, COMPUTE)
     tl.store(out_ptr + at, result.to(out_ptr.dtype.element_ty), mask=mask)
@@ -78,14 +79,14 @@ def elementwise_flat(
 def elementwise_strided(
     out_ptr, a, b, c, D1, M, N,
     out_0, out_1, out_2, out_3, a_0, a_1, a_2, a_3,
-    b_0, b_1, b_2, b_3, c_0, c_1, c_2, c_3,
+    b_0, b_1, b_2, b_3, c_0, c_1, c_2, c_3, INDEX: tl.constexpr,
     FUNCTION: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """The same over ``[D0, D1, M, N]`` with strides: a program per (D0, D1) and tile of M x N."""
-    d0 = tl.program_id(2) // D1
-    d1 = tl.program_id(2) % D1
-    m = (tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
-    n = (tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N))[None, :]
+    d0 = tl.program_id(2).to(INDEX) // D1
+    d1 = tl.program_id(2).to(INDEX) % D1
+    m = (tl.program_id(1).to(INDEX) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
+    n = (tl.program_id(0).to(INDEX) * BLOCK_N + tl.arange(0, BLOCK_N))[None, :]
     mask = (m < M) & (n < N)
     a_at = d0 * a_0 + d1 * a_1 + m * a_2 + n * a_3
     b_at = d0 * b_0 + d1 * b_1 + m * b_2 + n * b_3
@@ -126,8 +127,13 @@ def run_elementwise(
     slots: list[Any] = [as_number(x) if is_number(x) else x for x in operands]
     slots += [None] * (3 - len(slots))
     plan = _plan(walk, slots)
-    constants = {"FUNCTION": function, "COMPUTE": compute_dtype(compute), **plan.blocks}
     arguments = (out, *slots)
+    constants = {
+        "FUNCTION": function,
+        "COMPUTE": compute_dtype(compute),
+        **plan.blocks,
+        "INDEX": index_type(*arguments),
+    }
     if key is None:
         # What a number compiles to depends on its value.
         out.context.launch(

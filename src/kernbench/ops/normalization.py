@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from kernbench.errors import UsageError
-from kernbench.ops.base.kernel import kernel, new_result
+from kernbench.ops.base.kernel import index_type, kernel, new_result
 from kernbench.ops.base.promotion import compute_dtype, require_float
 from kernbench.ops.base.rows import as_rows, row_blocks
 from kernbench.runtime_api import Tensor
@@ -18,9 +18,10 @@ from kernbench.runtime_api import Tensor
 def softmax_rows(
     out_ptr, x_ptr, M, N, out_m, out_n, x_m, x_n,
     COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    INDEX: tl.constexpr = tl.int32,
 ):  # fmt: skip
     """``out[m] = exp(x[m] - max(x[m])) / sum(exp(x[m] - max(x[m])))``."""
-    m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
+    m = (tl.program_id(0).to(INDEX) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
     n = tl.arange(0, BLOCK_N)[None, :]
     mask = (m < M) & (n < N)
     x = tl.load(x_ptr + m * x_m + n * x_n, mask=mask, other=float("-inf")).to(COMPUTE)
@@ -33,9 +34,10 @@ def softmax_rows(
 def layer_norm_rows(
     out_ptr, x_ptr, weight_ptr, bias_ptr, eps, M, N, out_m, out_n, x_m, x_n, weight_n, bias_n,
     COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    INDEX: tl.constexpr = tl.int32,
 ):  # fmt: skip
     """``out[m] = (x[m] - mean(x[m])) / sqrt(var(x[m]) + eps) * weight + bias``."""
-    m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
+    m = (tl.program_id(0).to(INDEX) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
     n = tl.arange(0, BLOCK_N)[None, :]
     mask = (m < M) & (n < N)
     x = tl.load(x_ptr + m * x_m + n * x_n, mask=mask, other=0.0).to(COMPUTE)
@@ -70,7 +72,7 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
         "softmax", softmax_rows, out, rows.tensor, rows.count, rows.length,
         rows.length, 1, rows.row_stride, rows.stride,
         grid=(triton.cdiv(rows.count, blocks["BLOCK_M"]),), COMPUTE=compute_dtype(x.dtype),
-        **blocks,
+        INDEX=index_type(out, x), **blocks,
     )  # fmt: skip
     return out
 
@@ -101,6 +103,6 @@ def layer_norm(
         weight.stride()[0] if weight is not None else 0,
         bias.stride()[0] if bias is not None else 0,
         grid=(triton.cdiv(rows.count, blocks["BLOCK_M"]),), COMPUTE=compute_dtype(x.dtype),
-        **blocks,
+        INDEX=index_type(out, x), **blocks,
     )  # fmt: skip
     return out

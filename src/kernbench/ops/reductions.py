@@ -10,7 +10,7 @@ import triton.language as tl
 from kernbench.dtypes import DType, as_dtype, float32, int64
 from kernbench.ops.base import scalar_functions as fn
 from kernbench.ops.base.dims import Dims, as_dims, kept_shape, row_walk
-from kernbench.ops.base.kernel import kernel, new_result
+from kernbench.ops.base.kernel import index_type, kernel, new_result
 from kernbench.ops.base.promotion import compute_dtype, require_float
 from kernbench.runtime_api import Tensor
 
@@ -19,16 +19,16 @@ from kernbench.runtime_api import Tensor
 def reduce_strided(
     out_ptr, x_ptr, number, D1, M, R, out_0, out_1, out_m, x_0, x_1, x_m, x_r,
     MAP: tl.constexpr, FINISH: tl.constexpr, COMPUTE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_R: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_R: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """``out[d0, d1, m] = FINISH(sum over r of MAP(x[d0, d1, m, r]))``, a tile of M per program."""
-    d0 = tl.program_id(1) // D1
-    d1 = tl.program_id(1) % D1
-    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    d0 = tl.program_id(1).to(INDEX) // D1
+    d1 = tl.program_id(1).to(INDEX) % D1
+    m = tl.program_id(0).to(INDEX) * BLOCK_M + tl.arange(0, BLOCK_M)
     start = x_ptr + d0 * x_0 + d1 * x_1
     acc = tl.full((BLOCK_M, BLOCK_R), 0, dtype=COMPUTE)
     for first in range(0, R, BLOCK_R):
-        r = first + tl.arange(0, BLOCK_R)
+        r = (first + tl.arange(0, BLOCK_R)).to(INDEX)
         mask = (m[:, None] < M) & (r[None, :] < R)
         x = tl.load(start + m[:, None] * x_m + r[None, :] * x_r, mask=mask, other=0).to(COMPUTE)
         # What is no element maps to 0 in every MAP.
@@ -96,6 +96,6 @@ def _reduce_dim(
     grid, numbers, blocks = row_walk(x, dim, out)
     out.context.launch(
         name, reduce_strided, out, x, number, *numbers, grid=grid, MAP=map, FINISH=finish,
-        COMPUTE=compute_dtype(dtype), **blocks,
+        COMPUTE=compute_dtype(dtype), INDEX=index_type(out, x), **blocks,
     )  # fmt: skip
     return out

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.analysis import KernelLines, lines_of_kernels, shown_lines
 
 if TYPE_CHECKING:
+    from kernbench.op_log import Template
     from kernbench.saved import SavedRun
 
 MOST_KERNELS = 200
@@ -22,13 +23,41 @@ def kernels(run: SavedRun) -> dict[str, Any]:
     listed = run.report["kernels"]
     found = lines_of_kernels(run.log, [each["name"] for each in listed[:MOST_WITH_LINES]])
     by_name = {each["kernel"]: each for each in found}
+    launched = _launched_with(run)
     return {
         "num_kernels": len(listed),
         "kernels": [
-            {**each, "files": _files(by_name.get(each["name"]), run.sources)}
+            {
+                **each,
+                "files": _files(by_name.get(each["name"]), run.sources),
+                "with": launched.get(each["name"], {}),
+            }
             for each in listed[:MOST_KERNELS]
         ],
         "roofs": _roofs(run),
+    }
+
+
+_ABOUT = {
+    "grid": "grid",
+    "num_warps": "warps of a program",
+    "spilled_registers": "registers of a thread that are spilled, as an estimate",
+    "shapes": "shapes",
+    "dtypes": "element types",
+}
+
+
+def _launched_with(run: SavedRun) -> dict[str, dict[str, str]]:
+    """Return what the longest launch of each kernel was launched with, in words."""
+    longest: dict[str, Template] = {}
+    for each in run.log.instances:
+        template = each.template
+        before = longest.get(template.name)
+        if before is None or before.duration_ps < template.duration_ps:
+            longest[template.name] = template
+    return {
+        name: {said: str(each.given[key]) for key, said in _ABOUT.items() if key in each.given}
+        for name, each in longest.items()
     }
 
 

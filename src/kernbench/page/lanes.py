@@ -43,8 +43,20 @@ class _Lane:
     """For a collective, how long others had not come yet."""
     thing: list[int] = field(default_factory=list)
     launch: list[int] = field(default_factory=list)
+    """The launch that it is, or that a host launches; 0: none, or not known."""
+    after: list[int] = field(default_factory=list)
+    """The launch that it waited for; 0: the host's."""
 
-    def add(self, start_ps: int, end_ps: int, thing: int, launch: int = 0, late: int = 0) -> None:
+    def add(
+        self,
+        start_ps: int,
+        end_ps: int,
+        thing: int,
+        launch: int = 0,
+        late: int = 0,
+        after: int = 0,
+    ) -> None:
+        self.after.append(after)
         self.start_ps.append(start_ps)
         self.end_ps.append(end_ps)
         self.thing.append(thing)
@@ -120,20 +132,49 @@ def timeline(
 def _lanes(log: OpLog, things: _Things) -> list[_Lane]:
     """Return the lanes by rank, its host first."""
     found: dict[tuple[int, int, str], _Lane] = {}
-    for span in log.host_spans:
+    launched = _launched(log)
+    for number, span in enumerate(log.host_spans):
         if span.end_ps > span.start_ps:
             host = found.setdefault((span.rank, 0, ""), _Lane(span.rank, "host", "host"))
-            host.add(span.start_ps, span.end_ps, things.of_host(span.kind, span.label))
+            thing = things.of_host(span.kind, span.label)
+            host.add(span.start_ps, span.end_ps, thing, launched.get(number, 0))
     for each in log.instances:
         thing = things.of_template(each.template)
         last_ps = max(each.starts_ps)
-        for rank, start_ps, end_ps in zip(each.ranks, each.starts_ps, each.ends_ps, strict=True):
+        befores = each.after or (0,) * len(each.ranks)
+        for rank, start_ps, end_ps, before in zip(
+            each.ranks, each.starts_ps, each.ends_ps, befores, strict=True
+        ):
             lane = found.get((rank, 1, each.stream))
             if lane is None:
                 lane = found[rank, 1, each.stream] = _Lane(rank, "stream", each.stream)
             late = min(last_ps, end_ps) - start_ps
-            lane.add(start_ps, end_ps, thing, each.launch_id, late)
+            lane.add(start_ps, end_ps, thing, each.launch_id, late, log.number_of(before))
     return [found[key] for key in sorted(found)]
+
+
+def _launched(log: OpLog) -> dict[int, int]:
+    """Return which launch each launching span of a host launched, by the span's place in the log.
+
+    Spans are labelled with what they launch, and what has one name starts in the order in which it
+    was launched. Where a host launched a name more or less often than it ran, as inside graphs, it
+    is not known.
+    """
+    spans: dict[tuple[int, str], list[int]] = {}
+    for number, span in enumerate(log.host_spans):
+        if span.kind == "launch":
+            spans.setdefault((span.rank, span.label), []).append(number)
+    ran: dict[tuple[int, str], list[tuple[int, int]]] = {}
+    for each in log.instances:
+        for rank, start_ps in zip(each.ranks, each.starts_ps, strict=True):
+            if (rank, each.template.name) in spans:
+                ran.setdefault((rank, each.template.name), []).append((start_ps, each.launch_id))
+    return {
+        number: launch
+        for key, launches in ran.items()
+        if len(launches) == len(spans[key])
+        for number, (_, launch) in zip(spans[key], sorted(launches), strict=True)
+    }
 
 
 def _drawn(lanes: Iterable[_Lane], most: int) -> dict[str, Any]:
@@ -151,7 +192,7 @@ def _drawn(lanes: Iterable[_Lane], most: int) -> dict[str, Any]:
         parts.append(columns)
         count = len(columns["duration"])
         listed.append({"rank": lane.rank, "kind": lane.kind, "label": lane.label, "count": count})
-    names = ("gap", "duration", "late", "thing", "launch", "count")
+    names = ("gap", "duration", "late", "thing", "launch", "after", "count")
     none = np.zeros(0, dtype=np.int64)
     slices = {name: np.concatenate([none, *(part[name] for part in parts)]) for name in names}
     return {"lanes": listed, "slices": slices, "joined": joined}
@@ -163,7 +204,12 @@ def _columns(lane: _Lane) -> dict[str, Column]:
     start, end = start[order], end[order]
     others = {
         name: np.array(values, dtype=np.int64)[order]
-        for name, values in (("late", lane.late_ps), ("thing", lane.thing), ("launch", lane.launch))
+        for name, values in (
+            ("late", lane.late_ps),
+            ("thing", lane.thing),
+            ("launch", lane.launch),
+            ("after", lane.after),
+        )
     }
     return {"start": start, "end": end, **others, **_gaps(start, end), "count": np.ones_like(start)}
 
@@ -183,6 +229,7 @@ def _joined(columns: Mapping[str, Column], most: int) -> dict[str, Column]:
         "late": np.where(counts > 1, 0, columns["late"][first]),
         "thing": columns["thing"][first],
         "launch": columns["launch"][first],
+        "after": columns["after"][first],
         "count": counts,
     }
 

@@ -126,7 +126,7 @@ def _run(
     with RuntimeContext(machine or "ahbm", ranks or 1, data, seed) as torch:
         program(torch, **params)
         report = torch.report()
-    return TimedRun(report)
+    return TimedRun({**report})
 
 
 def _run_apart(

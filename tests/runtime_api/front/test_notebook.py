@@ -69,7 +69,8 @@ def test_what_a_notebook_shows_stays_inside_its_cell(tmp_path: Path) -> None:
     with RuntimeContext("h100-sxm:2") as torch:
         shown: list[Any] = [torch.ones(40, 40), torch.ones(2, 2, 2), torch.machine, torch.op_log]
         html = [each._repr_html_() for each in shown]
-    html += [torch._repr_html_(), torch.report()._repr_html_(), torch.op_log._repr_html_()]
+        more: list[Any] = [torch, torch.report(), torch.op_log]
+    html += [each._repr_html_() for each in more]
     page = tmp_path / "cells.html"
     cells = "".join(f"<section>{each}</section>" for each in html)
     page.write_text(f"<!doctype html><meta charset=utf-8><body style='width:900px'>{cells}")

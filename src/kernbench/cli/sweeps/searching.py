@@ -14,6 +14,7 @@ from kernbench.cli.sweeps.engines import PointEngine
 from kernbench.cli.sweeps.points import Point, SweptProgram
 from kernbench.cli.sweeps.running import Limits, Progress, run_points
 from kernbench.cli.sweeps.store import ResultFolder
+from kernbench.cli.sweeps.table import say_what_is_long
 from kernbench.errors import UnknownNameError, UsageError, nearest
 from kernbench.hardware import load_machine
 from kernbench.report import cost_usd
@@ -254,13 +255,16 @@ class Search:
 
         A point that fails is a trial that is told to be none.
         """
-        left = trials - self.told
+        told = self.told
+        left = trials - told
         while left > 0:
             asked = [self.study.ask() for _ in range(min(left, max(engine.slots(), 1)))]
             points = [
                 bench.point({**fixed, **{axis.name: axis.suggested(trial) for axis in self._axes}})
                 for trial in asked
             ]
+            if left == trials - told:
+                say_what_is_long(points, bench.settings)
             self._run_batch(points, store, engine, limits, progress)
             for trial, point in zip(asked, points, strict=True):
                 row = store.row(point.key)

@@ -6,6 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 import triton
+import triton.language as tl
 
 from kernbench.dtypes import DType
 from kernbench.errors import UsageError
@@ -133,3 +134,12 @@ def normal_dim(what: str, tensor: Tensor, dim: int) -> int:
             f"{what}: dim {dim} does not exist in a tensor of shape {tuple(tensor.shape)}"
         )
     return dim % num_dims
+
+
+def index_type(*tensors: Any) -> Any:
+    """Return Triton's type for offsets of these tensors' elements: int64 from 2^31 on."""
+    reach = 0
+    for each in (each for each in tensors if isinstance(each, Tensor)):
+        sizes = zip(each.shape, each.stride(), strict=True)
+        reach = max(reach, sum((size - 1) * stride for size, stride in sizes))
+    return tl.int64 if reach >= 1 << 31 else tl.int32

@@ -12,7 +12,7 @@ import triton.language as tl
 from kernbench.dtypes import DType, int8, int32
 from kernbench.errors import UsageError
 from kernbench.ops.base import scalar_functions as fn
-from kernbench.ops.base.kernel import Memo, kernel, new_result, prepare, require_dims
+from kernbench.ops.base.kernel import Memo, index_type, kernel, new_result, prepare, require_dims
 from kernbench.ops.base.layout import Ints, block, broadcast_shape, broadcast_strides, build_walk
 from kernbench.ops.base.promotion import compute_dtype, require_float
 from kernbench.ops.fused import bias_activation
@@ -36,20 +36,20 @@ def gemm(
     a_batch, a_m, a_k, b_batch, b_k, b_n, bias_n, c_batch, c_m, c_n,
     ACTIVATION: tl.constexpr, ACC: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
-    PRECISION: tl.constexpr = "ieee",
+    PRECISION: tl.constexpr = "ieee", INDEX: tl.constexpr = tl.int32,
 ):  # fmt: skip
     """``C[M, N] = activation(A[M, K] @ B[K, N] + bias[N])``, a batch entry per ``program_id(1)``.
 
     Programs go through C in bands of GROUP tiles in M, so that neighbours share tiles of A and B
-    (Source: Triton's tutorial 03). Sums are kept in ACC.
+    (Source: Triton's tutorial 03). Sums are kept in ACC, offsets of rows and columns in INDEX.
     """
     num_m = tl.cdiv(M, BLOCK_M)
     num_n = tl.cdiv(N, BLOCK_N)
     pid = tl.program_id(0)
     first_m = pid // (GROUP * num_n) * GROUP
     band = min(num_m - first_m, GROUP)
-    m = (first_m + pid % (GROUP * num_n) % band) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = (pid % (GROUP * num_n) // band) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = ((first_m + pid % (GROUP * num_n) % band) * BLOCK_M + tl.arange(0, BLOCK_M)).to(INDEX)
+    n = ((pid % (GROUP * num_n) // band) * BLOCK_N + tl.arange(0, BLOCK_N)).to(INDEX)
     k = tl.arange(0, BLOCK_K)
     # A batch of scores may have more elements than 32 bits count.
     batch = tl.program_id(1).to(tl.int64)
@@ -159,6 +159,7 @@ def _launch(
         "ACC": _accumulator(a.dtype),
         "GROUP": GROUP_M,
         "PRECISION": input_precision,
+        "INDEX": index_type(*tensors),
         **layout.blocks,
     }
     plain = ProductLaunch(gemm, numbers, layout.grid, tuple(constants.items()), NUM_STAGES)

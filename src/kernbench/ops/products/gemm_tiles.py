@@ -82,7 +82,7 @@ class GemmTile:
             return (a, b, None, c), (m, n, k, self.steps(k), *strides, 0, *of_c)
         return (a, b, c), (m, n, k, self.steps(k), *strides, *of_c)
 
-    def constants(self, dtype: DType, is_wide: bool = False) -> dict[str, Any]:
+    def constants(self, dtype: DType, wide: bool = False) -> dict[str, Any]:
         """Return the constexprs and options of :attr:`kernel`; wide: for any extent."""
         if self.is_vector:
             return {
@@ -100,7 +100,7 @@ class GemmTile:
             "BLOCK_N2": self.block_n2,
             "BLOCK_K": self.block_k,
             "GROUP": self.group,
-            "WIDE": is_wide,
+            "WIDE": wide,
             "num_stages": self.num_stages,
         }
 
@@ -204,7 +204,7 @@ def matmul_tiled(a: Tensor, b: Tensor, tile: GemmTile) -> Tensor:
     return out
 
 
-def _is_wide(sizes: tuple[int, int, int], strides: tuple[int, ...], out_stride: int) -> bool:
+def is_wide(sizes: tuple[int, int, int], strides: tuple[int, ...], out_stride: int) -> bool:
     """Return whether an element of a product's tensors lies 2^31 elements behind the first."""
     m, n, k = sizes
     a_m, a_k, b_k, b_n = strides
@@ -235,7 +235,7 @@ def launch_tiles(
     found = _PREPARED.get(key)
     if found is None:
         pointers, numbers = tile.arguments((a, b, parts), sizes, strides, out_stride)
-        options = tile.constants(a.dtype, _is_wide(sizes, strides, out_stride))
+        options = tile.constants(a.dtype, is_wide(sizes, strides, out_stride))
         stages = options.pop("num_stages")
         grid = tile.grid(m, n)
         product = prepare(tile.kernel, pointers, numbers, grid, options, num_stages=stages)

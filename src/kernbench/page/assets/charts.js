@@ -64,6 +64,7 @@ function rankBars(times, wholePs, width) {
   }
   const step = ranks > 64 ? 7 : ranks > 32 ? 10 : ranks > 16 ? 14 : 22;
   return Plot.plot({
+    ariaLabel: "Time of each rank, by what it went to",
     width, marginLeft: 58, marginRight: 24, marginTop: 34, height: 54 + step * ranks,
     x: { axis: "top", label: `time of a rank (${scale.unit}) →`, labelAnchor: "right", grid: true, domain: [0, wholePs / scale.size] },
     y: { label: "rank", type: "band", padding: ranks > 16 ? 0.06 : 0.18, tickSize: 0, ticks: ranks > 32 ? times.ranks.filter((_, at) => at % (ranks > 64 ? 8 : 4) === 0) : undefined },
@@ -103,6 +104,7 @@ function changeBars(changes, width) {
   const colors = { "-1": themed("--better"), 0: themed("--quiet"), 1: themed("--worse") };
   const right = (row) => Math.max(row.from, row.to);
   return Plot.plot({
+    ariaLabel: "What changed between the two runs",
     width, marginLeft: Math.min(260, width * 0.3), marginRight: 90, height: 50 + 24 * rows.length, marginTop: 34,
     x: { axis: "top", label: `time of a rank, mean of all (${scale.unit}) →`, labelAnchor: "right", grid: true, zero: true },
     y: { label: null, domain: rows.map((row) => row.label), tickSize: 0, tickFormat: (label) => (label.length > 38 ? `${label.slice(0, 37)}…` : label) },

@@ -22,6 +22,7 @@ function powerCurve(energy, milliwatts, endPs, ranks, width) {
   }
   const limit = energy.board_w && energy.peak_w > energy.board_w / 3 ? [energy.board_w] : [];
   return Plot.plot({
+    ariaLabel: "Power of a device over time",
     width, height: 240, marginLeft: 58, marginRight: 24, marginTop: 26, marginBottom: 38,
     x: { label: `time (${scale.unit}) →`, domain: [0, endPs / scale.size] },
     y: { label: "↑ power of a device (W)", grid: true, zero: true },

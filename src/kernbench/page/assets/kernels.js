@@ -47,3 +47,23 @@ function kernelsTable(kernels, color, choose) {
     { minor: true, title: "held up by", text: true, of: (row) => row.bound_by },
   ], kernels, { choose, attributes: (row) => ({ "data-kernel": row.name }) });
 }
+
+// Two kernels side by side: rates, what holds them up, what they were launched with.
+function sideBySide(left, right) {
+  const facts = [
+    ["launches", (row) => formatCount(row.launches)],
+    ["time, all ranks", (row) => formatPs(row.time_ns * 1000)],
+    ["each launch", (row) => formatPs((row.time_ns * 1000) / row.launches)],
+    ["FLOP/s", (row) => (row.flops ? formatAmount((row.flops / row.time_ns) * 1e9, "") : "–")],
+    ["HBM B/s", (row) => (row.bytes ? formatAmount((row.bytes / row.time_ns) * 1e9, "") : "–")],
+    ["FLOP per byte of HBM", (row) => (row.flops && row.bytes ? (row.flops / row.bytes).toPrecision(3) : "–")],
+    ["of peak", (row) => formatShare(row.utilization, 1)],
+    ["held up by", (row) => row.bound_by || "–"],
+    ...[...new Set([...Object.keys(left.with), ...Object.keys(right.with)])].map((name) => [name, (row) => row.with[name] ?? "–"]),
+  ];
+  return table([
+    { title: "", text: true, show: ([name]) => name },
+    { title: left.name, show: ([, show]) => show(left) },
+    { title: right.name, show: ([, show]) => show(right) },
+  ], facts);
+}

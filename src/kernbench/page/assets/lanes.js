@@ -25,7 +25,7 @@ function unpackLane({ rank, kind, label, count }, slices, first) {
   const part = (name) => slices[name].subarray(first, first + count);
   const [gap, duration] = [part("gap"), part("duration")];
   const lane = {
-    rank, kind, label, count, late: part("late"), thing: part("thing"), launch: part("launch"), merged: part("count"),
+    rank, kind, label, count, late: part("late"), thing: part("thing"), launch: part("launch"), after: part("after"), merged: part("count"),
     start: new Float64Array(count),
     end: new Float64Array(count),
     reach: new Float64Array(count), // the latest end so far: slices may overlap

@@ -35,6 +35,7 @@ function memoryCurve(memory, values, owner, endPs, width) {
     return { time: (((bin + 0.5) / bins) * endPs) / scale.size, sum: sum / size, said: [`${formatSize(sum)} at ${formatPs(((bin + 0.5) / bins) * endPs)}`, ...parts.sort((a, b) => b[1] - a[1]).map(([phase, bytes]) => `${phase} ${formatSize(bytes)}`)] };
   });
   return el("div", {}, legend(used.map((phase) => ({ label: phase, color: phaseColor(phase) }))), Plot.plot({
+    ariaLabel: "Memory in use over time, by what it is for",
     width, height: 300, marginLeft: 62, marginRight: 24, marginBottom: 38, marginTop: 26,
     x: { label: `time (${scale.unit}) →`, domain: [0, endPs / scale.size] },
     y: { label: `↑ in use (${unit})`, grid: true },

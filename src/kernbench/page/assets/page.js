@@ -127,7 +127,7 @@ async function showTimeline() {
   const tools = el("div", { class: "tools" });
   const names = el("ul", { class: "legend" });
   section("timeline", "Timeline",
-    el("p", { class: "quiet" }, "Zoom with Ctrl and the wheel, a double click or w and s; drag, or a and d, to move. A click on a rank shows its host, streams and engines. Black (white) lines are the critical path; hatched is the time in which a rank waits for others."),
+    el("p", { class: "quiet" }, "Zoom with Ctrl and the wheel, a double click or w and s; drag, or a and d, to move. A click on a rank shows its host, streams and engines. Arrows lead to what was clicked on from its launch and from what it waited for, and on to what waits for it. Black (white) lines are the critical path; hatched is the time in which a rank waits for others."),
     tools, names, box, details);
   const model = await unpackTimeline(data.timeline);
   const timeline = new Timeline(box, model, color, (found, said) => {
@@ -150,7 +150,11 @@ async function showTimeline() {
     timeline.open = new Set(all ? [] : keys);
     timeline.layOut();
   } }, "Open or close all");
+  const ranks = el("input", { type: "text", size: "8", placeholder: "0-3,8", "aria-label": "Ranks that are shown", oninput: () => {
+    ranks.setAttribute("aria-invalid", String(!timeline.showRanks(ranks.value)));
+  } });
   tools.append(
+    ...(timeline.known.length > 1 ? [el("label", {}, "Ranks ", ranks)] : []),
     el("button", { type: "button", onclick: () => timeline.zoom(0.5) }, "Zoom in"),
     el("button", { type: "button", onclick: () => timeline.zoom(2) }, "Zoom out"),
     el("button", { type: "button", onclick: () => timeline.show(0, Infinity) }, "Whole run"), engines, path,
@@ -203,8 +207,20 @@ function chooseKernel(name) {
     el("p", { class: "quiet" }, `${plural(kernel.launches, "launch")}, ${formatPs(kernel.time_ns * 1000)} in all. Times of lines add up to that; the rate is that of all ${data.kernels.roofs.num_pes} PEs while they are busy with the line.`),
     ...linesOf(kernel, data.kernels.roofs));
   byId("lines").dataset.kernel = kernel.name;
+  if (data.kernels.kernels.length > 1) byId("lines").append(beside(kernel));
   for (const row of byId("kernels").querySelectorAll("tr[data-kernel]")) row.setAttribute("aria-selected", String(row.dataset.kernel === kernel.name));
   drawRoofline();
+}
+
+// A choice of another kernel, which is shown beside the chosen one.
+function beside(kernel) {
+  const others = data.kernels.kernels.filter((each) => each !== kernel);
+  const box = el("div", { id: "beside", class: "wide scroll" });
+  const choice = el("select", { "aria-label": "Kernel beside the chosen one", onchange: () => {
+    const other = others[Number(choice.value)];
+    box.replaceChildren(...(other ? [sideBySide(kernel, other)] : []));
+  } }, el("option", { value: "-1" }, "none"), others.map((each, at) => el("option", { value: String(at) }, each.name)));
+  return el("div", {}, el("p", { class: "tools" }, el("label", {}, "Beside it: ", choice)), box);
 }
 
 function showKernels() {

@@ -41,6 +41,7 @@ function roofline(points, roofs, { width, color, selected, choose }) {
   const size = (each) => (each.isWhole ? 7 : 4 + 10 * Math.sqrt(each.timePs / whole));
   const fill = (each) => (each.isWhole ? "none" : color(each.name));
   const chart = Plot.plot({
+    ariaLabel: "Roofline: what kernels reach of a device's peaks",
     width, height: Math.min(460, Math.max(320, width * 0.55)), marginLeft: 76, marginRight: 24, marginTop: 26, marginBottom: 42,
     x: { type: "log", domain: [low, high], label: "FLOP per byte of HBM →", ticks: powersOfTen(low, high), tickFormat: formatLog, grid: true },
     y: { type: "log", domain: [floor, top * 3], label: "↑ FLOP/s of one device", ticks: powersOfTen(floor, top * 3), tickFormat: (y) => formatAmount(y, "").replace(".00", "").replace(".0", ""), grid: true },

@@ -8,6 +8,7 @@ const MOST_OPEN_RANKS = 4;
 const MOST_OPEN_LINKS = 8;
 const MOST_HEIGHT = 560;
 const LEAST_VIEW_PS = 1000;
+const MOST_FLOWS = 12;
 
 class Timeline {
   // chosen(name): a kernel was clicked on
@@ -21,9 +22,11 @@ class Timeline {
     this.only = null; // the name of what alone has its colour
     this.showsPath = true;
     this.open = new Set();
-    this.ranks = [...new Set(model.lanes.map((lane) => lane.rank))].sort((a, b) => a - b);
+    this.known = [...new Set(model.lanes.map((lane) => lane.rank))].sort((a, b) => a - b);
+    this.ranks = this.known;
     if (this.ranks.length <= MOST_OPEN_RANKS) this.ranks.forEach((rank) => this.open.add(`rank ${rank}`));
     if (model.links.names.length <= MOST_OPEN_LINKS) this.open.add("links");
+    this.point = () => {};
     this.layOut();
     this.listen();
   }
@@ -77,6 +80,16 @@ class Timeline {
     this.resize();
   }
 
+  // Show the ranks of a text such as 0-3,8; all for an empty one. Says whether there are such ranks.
+  showRanks(text) {
+    const parts = text.split(",").map((each) => /^\s*(\d+)\s*(?:-\s*(\d+)\s*)?$/.exec(each));
+    const wanted = this.known.filter((rank) => parts.some((part) => part && rank >= Number(part[1]) && rank <= Number(part[2] ?? part[1])));
+    if (text.trim() && !wanted.length) return false;
+    this.ranks = text.trim() ? wanted : this.known;
+    this.layOut();
+    return true;
+  }
+
   resize() {
     const ratio = devicePixelRatio || 1;
     this.width = this.box.clientWidth;
@@ -119,6 +132,7 @@ class Timeline {
     context.clip();
     for (const row of shown) this.drawRow(pen, row, this.top(row));
     if (this.showsPath) this.drawPathOnRows(pen);
+    if (this.picked) this.drawFlows(pen);
     this.drawLabels(shown);
     context.restore();
     this.drawHead(pen, at, step);
@@ -228,6 +242,60 @@ class Timeline {
     });
   }
 
+  // Where a launch is on a rank: when, and at what height of the canvas; null where it is not drawn.
+  spotOf(rank, kind, launch) {
+    if (!launch) return null;
+    for (const lane of this.model.lanes) {
+      const index = lane.rank === rank && lane.kind === kind ? lane.launch.indexOf(launch) : -1;
+      if (index < 0) continue;
+      const own = this.rowsOf.get(rank);
+      const row = kind === "host" ? own?.host ?? own?.whole : this.rowOf(rank, launch);
+      if (!row) return null;
+      const isBelow = kind === "host" && row === own.whole;
+      return { launch, start: lane.start[index], end: lane.end[index], y: this.top(row) + row.height * (isBelow ? 0.87 : 0.5) };
+    }
+    return null;
+  }
+
+  // From the host's launch to what is picked, from what that waited for, and to what waits for it.
+  flowsOf({ lane, index }) {
+    const launch = lane.launch[index];
+    const own = this.spotOf(lane.rank, "stream", launch);
+    if (!own) return [];
+    const flows = [[this.spotOf(lane.rank, "host", launch), own]];
+    for (const other of this.model.lanes) {
+      if (other.rank !== lane.rank || other.kind !== "stream") continue;
+      for (let i = 0; i < other.count && flows.length < MOST_FLOWS; i++) {
+        if (other.launch[i] === launch) flows.push([this.spotOf(lane.rank, "stream", other.after[i]), own]);
+        else if (other.after[i] === launch) flows.push([own, this.spotOf(lane.rank, "stream", other.launch[i])]);
+      }
+    }
+    return flows.filter(([from, to]) => from && to);
+  }
+
+  drawFlows(pen) {
+    const { context } = this;
+    const { lane, index } = this.picked;
+    this.flows = [];
+    if (!lane.launch[index]) return;
+    this.flows = this.flowsOf(this.picked);
+    context.strokeStyle = context.fillStyle = this.ink;
+    for (const [from, to] of this.flows) {
+      const [x, end] = [pen.x(from.end), pen.x(to.start)];
+      const bend = Math.max(12, Math.abs(end - x) / 2);
+      context.lineWidth = 1.25;
+      context.beginPath();
+      context.moveTo(x, from.y);
+      context.bezierCurveTo(x + bend, from.y, end - bend, to.y, end - 4, to.y);
+      context.stroke();
+      context.beginPath();
+      context.moveTo(end, to.y);
+      context.lineTo(end - 6, to.y - 3.5);
+      context.lineTo(end - 6, to.y + 3.5);
+      context.fill();
+    }
+  }
+
   drawLabels(shown) {
     const { context } = this;
     context.fillStyle = themed("--paper");
@@ -312,7 +380,7 @@ class Timeline {
     if (thing.message_bytes) said.push(`message of ${formatBytes(thing.message_bytes)}`);
     else if (thing.hbm_bytes) said.push(`${formatBytes(thing.hbm_bytes)} of HBM, ${formatAmount((thing.hbm_bytes / durationPs) * 1e12, "B/s")}`);
     if (thing.bound_by) said.push(`held up by ${thing.bound_by}`);
-    if (lane.launch[index] && path.has(lane.launch[index], lane.rank)) said.push("on the critical path");
+    if (lane.kind === "stream" && lane.launch[index] && path.has(lane.launch[index], lane.rank)) said.push("on the critical path");
     return said;
   }
 
@@ -326,6 +394,7 @@ class Timeline {
     const wanted = Math.min(Math.max(span, LEAST_VIEW_PS), this.model.endPs || 1);
     const begin = Math.min(Math.max(from, 0), Math.max(0, this.model.endPs - wanted));
     this.view = { from: begin, to: begin + wanted };
+    this.point();
     this.draw();
   }
 
@@ -362,6 +431,13 @@ class Timeline {
       const frame = canvas.getBoundingClientRect();
       return { x: event.clientX - frame.x, y: event.clientY - frame.y };
     };
+    // What lies under the pointer, whether it or the view has moved.
+    let pointer = null;
+    this.point = () => {
+      const found = pointer && this.find(...pointer.at);
+      if (found) tip.show(pointer.event, this.describe(found).join("\n"));
+      else tip.hide();
+    };
     const share = (x) => Math.min(Math.max((x - GUTTER) / (this.width - GUTTER - 8), 0), 1);
     let drag = null;
     canvas.addEventListener("pointerdown", (event) => {
@@ -376,9 +452,8 @@ class Timeline {
         if (drag.moved) this.show(drag.view.from - ((x - drag.x) / (this.width - GUTTER - 8)) * span, span);
         return;
       }
-      const found = this.find(x, y);
-      if (found) tip.show(event, this.describe(found).join("\n"));
-      else tip.hide();
+      pointer = { event, at: [x, y] };
+      this.point();
     });
     canvas.addEventListener("pointerup", (event) => {
       const wasClick = drag && !drag.moved;
@@ -391,9 +466,14 @@ class Timeline {
         return;
       }
       const found = this.find(x, y);
+      this.picked = found?.lane ? found : null;
+      this.draw();
       if (found) this.chosen(found, this.describe(found));
     });
-    canvas.addEventListener("pointerleave", tip.hide);
+    canvas.addEventListener("pointerleave", () => {
+      pointer = null;
+      tip.hide();
+    });
     canvas.addEventListener("dblclick", (event) => {
       const { x } = place(event);
       if (x >= GUTTER) this.zoom(0.25, share(x));
@@ -406,7 +486,6 @@ class Timeline {
         event.preventDefault();
         this.pan((event.deltaX || event.deltaY) / 1200);
       }
-      tip.hide();
     }, { passive: false });
     canvas.addEventListener("keydown", (event) => {
       const act = KEYS[event.key.toLowerCase()];

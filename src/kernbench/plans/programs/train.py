@@ -391,8 +391,9 @@ class Training:
             if hasattr(part, "reset_parameters"):
                 part.reset_parameters()
         if self.copies_weights:
+            # By its mesh it knows which others there are, and keeps the local parts of their tensors.
             return DistributedDataParallel(
-                model, process_group=self.replicas.get_group(), gradient_as_bucket_view=True
+                model, device_mesh=self.replicas, gradient_as_bucket_view=True
             )
         return model
 
