@@ -109,7 +109,7 @@ def _of_collective(rows: Rows, texts: list[str]) -> _Transfers:
 
 
 def _of_kernel(rows: Rows, texts: list[str]) -> _Transfers:
-    """Of DMA commands; the links that they take have rows of their own."""
+    """Bytes of DMA commands; the links that they take have rows of their own."""
     far = _codes(texts, {"link"})
     mine = (rows["peer"] >= 0) & ~np.isin(rows["engine"], far)
     reads = np.flatnonzero(mine & np.isin(rows["src_space"], far))

@@ -60,7 +60,7 @@ class PeakReport(TypedDict):
     rank: int
     device: int
     bytes: int
-    """In blocks of the allocator, as ``torch.cuda.max_memory_allocated`` counts them."""
+    """The bytes in blocks of the allocator, as ``torch.cuda.max_memory_allocated`` counts them."""
     time_ns: float
     phases: list[PartReport]
     """The phases of what was allocated; ``rounding`` is what the allocator added."""

@@ -31,7 +31,7 @@ class Caused(TypedDict):
     """What a line caused, or all of them, on all ranks."""
 
     critical_path_ns: float
-    """On the critical path: on hosts and on devices."""
+    """The time on the critical path, on hosts and on devices."""
     critical_path_device_ns: float
     """The part of it that is on devices."""
     host_ns: float

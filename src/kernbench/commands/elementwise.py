@@ -160,7 +160,7 @@ def stack(values: Sequence[Separable], loop_id: int) -> Separable:
 
 
 def stack_predicates(values: Sequence[Predicate], loop_id: int) -> Predicate:
-    """As :func:`stack`, for booleans."""
+    """Do as :func:`stack`, for booleans."""
     terms: dict[Dims, Array] = {}
     for key in {dims for value in values for dims in value.terms}:
         shape = next(value.terms[key].shape for value in values if key in value.terms)

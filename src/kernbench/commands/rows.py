@@ -112,7 +112,7 @@ class RowTable(NDArrayOperatorsMixin):
         return self if table is self.table else RowTable(self.index, table)
 
     def take(self, which: Any, axis: int) -> Any:
-        """As numpy's ``take`` along one axis."""
+        """Do as numpy's ``take`` along one axis."""
         if axis in (-1, self.ndim - 1):
             table = self.table.take(which, axis=1)
             return table[self.index] if table.ndim == 1 else RowTable(self.index, table)

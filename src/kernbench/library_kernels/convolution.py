@@ -106,7 +106,7 @@ class Convolution:
     strided: bool = False
     """Whether windows begin further than an element from each other."""
     dims: int = 2
-    """Of an image: 3 of a volume."""
+    """The dimensions of an image; a volume has 3."""
     by_graph: bool = True
     """Whether the framework asks cuDNN 8 for a graph of operations, and gets what its engines take
     as it is; else by the calls of version 7, which pad channels to groups of 8."""

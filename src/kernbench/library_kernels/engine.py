@@ -37,7 +37,7 @@ class KernelTime:
     """Where the time of one launch goes, in microseconds."""
 
     total_us: float
-    """With the machine's front end and latency."""
+    """The time with the machine's front end and latency."""
     tiles_us: float
     """What the PEs take for all tiles."""
     tensor_us: float

@@ -43,9 +43,9 @@ class WorkCounts:
     """Through the ports of PEs."""
     hbm_bytes: float = 0
     link_bytes: float = 0
-    """On all links inside nodes."""
+    """Bytes on all links inside nodes."""
     network_bytes: float = 0
-    """On all links between nodes."""
+    """Bytes on all links between nodes."""
     host_bytes: float = 0
 
     def energies_pj(self, power: PowerSpec) -> dict[Energy, float]:

@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"#?\d+")
 
 
 class _Named(NamedTuple):
-    """From when and until when a host was in a step or a range."""
+    """When a host came into a step or a range, and when it left it."""
 
     name: str
     start_ps: int

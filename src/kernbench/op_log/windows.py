@@ -126,7 +126,7 @@ _NEVER = _disjoint(())
 
 
 class DeviceTimes:
-    """By when a rank's device has done what its host had launched until then.
+    """The time by which a rank's device has done what its host had launched until then.
 
     A range of a program is one of its host's time, which runs ahead of the device. What counts for
     a range is the time from when all is done that was launched before it, until all is done that

@@ -94,7 +94,7 @@ class TraceForm(NamedTuple):
     """How a timeline is written."""
 
     is_native: bool = False
-    """As Perfetto's own protocol buffer, else as JSON."""
+    """Whether it is Perfetto's own protocol buffer; else JSON."""
     is_compressed: bool = False
 
 

@@ -43,7 +43,7 @@ class StepsReport(TypedDict):
     """The steps of a run, and what one more of them takes."""
 
     found_by: str
-    """In words."""
+    """The same in words."""
     startup_ns: float
     """What is before the first one, as a mean of all ranks."""
     steps: list[StepReport]

@@ -75,7 +75,7 @@ class RankWork(NamedTuple):
     kernels: dict[tuple[str, int], int]
     """How many commands of a name took how long, if nothing slowed them down."""
     host_ps: int
-    """For how long its host was busy."""
+    """How long its host was busy."""
     allocated: list[tuple[int, Site]]
     """The sizes of what it allocated on its device, and where."""
     peak_bytes: int

@@ -84,7 +84,7 @@ class SavedRun:
 
     @property
     def graphs(self) -> dict[str, tuple[str, ...]]:
-        """As ``OpLog.graphs``."""
+        """The same as ``OpLog.graphs``."""
         return {name: tuple(names) for name, names in self._about["graphs"].items()}
 
     @cached_property

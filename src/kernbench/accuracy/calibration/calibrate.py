@@ -55,7 +55,7 @@ class FittedConstant:
     before: float
     after: float
     deviation: float | None
-    """By which share of itself it is off at a standard deviation; None where no row tells."""
+    """Which share of itself a standard deviation is; None where no row tells."""
     rows: tuple[Row, ...] = ()
     """The rows whose times depend on it, those first that depend on it most."""
 

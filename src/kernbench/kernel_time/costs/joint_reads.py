@@ -224,7 +224,7 @@ class _Reads:
 
     command: DmaRead
     stride: int
-    """From row to row; 1 where all bytes follow each other, and each byte is a row."""
+    """Bytes from row to row; 1 where all bytes follow each other, and each byte is a row."""
     wave: Array
     start: Array
     rows: Array

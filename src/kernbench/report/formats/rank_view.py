@@ -64,7 +64,7 @@ class RankView:
 
     rank: int
     steps: list[HostStep] = field(default_factory=list)
-    """In the order of the log."""
+    """The steps in the order of the log."""
     commands: list[RankCommand] = field(default_factory=list)
     """The commands, ordered by start; what waited for what is in their instances."""
     ranges: list[HostRange] = field(default_factory=list)

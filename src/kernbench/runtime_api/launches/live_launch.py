@@ -70,7 +70,7 @@ class LivePlan:
 
     @property
     def arguments(self) -> Arguments:
-        """As ``KernelPlan.arguments``."""
+        """The same as ``KernelPlan.arguments``."""
         return self.kernel.arguments(self.ints)
 
     def no_data_error(self, reason: NeedsDataError | None = None) -> NoDataError:

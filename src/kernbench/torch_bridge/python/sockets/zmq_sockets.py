@@ -103,7 +103,7 @@ class ZmqCore(Watchable):
         self.kind = kind
         self.options = dict(DEFAULTS)
         self.pipes: list[Pipe] = []
-        """In the order in which they send and receive next."""
+        """Connections in the order in which they send and receive next."""
         self.bound: dict[str, Endpoint | None] = {}
         self.connectors: list[Connector] = []
         self.last_endpoint = b""
@@ -118,7 +118,7 @@ class ZmqCore(Watchable):
         self._queue: deque[Message] = deque()
         """What it has received from the other sides' sockets themselves: subscriptions."""
         self._talks_with: Pipe | None = None
-        """With whom a request is under way."""
+        """Whom a request is under way with."""
         self._envelope: Message = []
         self._next_id = 0
         self.fd, self.level_fd = sockets.new_fd(), sockets.new_fd()
