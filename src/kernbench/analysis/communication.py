@@ -32,9 +32,9 @@ def communication(log: OpLog, ranks: int, most_cells: int = MOST_CELLS) -> dict[
     by_switch = 0
     reader = RowReader()
     together: dict[tuple[Template, tuple[int, ...]], int] = {}
-    for each in log.instances:
-        if each.template.kind in ("collective", "kernel"):
-            key = (each.template, each.ranks)
+    for instance in log.instances:
+        if instance.template.kind in ("collective", "kernel"):
+            key = (instance.template, instance.ranks)
             together[key] = together.get(key, 0) + 1
     found: dict[Template, _Transfers] = {}
     for (template, members), times in together.items():

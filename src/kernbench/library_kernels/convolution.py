@@ -311,7 +311,7 @@ def _moves(conv: Convolution, sip: SipSpec, library: KernelLibrary) -> tuple[Lib
     is_in_phases = conv.strided and conv.which is ConvolutionPass.TO_INPUT
     if is_in_phases and conv.planar and conv.itemsize == _WIDE:
         sizes.append(conv.given_bytes)
-    return tuple(streamed(name, each, each) for each in sizes)
+    return tuple(streamed(name, size, size) for size in sizes)
 
 
 def _stores_planes(conv: Convolution, sip: SipSpec) -> bool:

@@ -345,7 +345,7 @@ def _memory_ps(specs: Sequence[SipSpec], sizes: Sequence[int], traffic: int) -> 
 def _largest_sent(schedule: Schedule) -> int:
     """Return the bytes of the largest chunk that travels; a root's own may stay where it is."""
     sizes = (schedule.step_bytes(step) for step in schedule.steps)
-    return max((int(each.max()) for each in sizes if len(each)), default=0)
+    return max((int(size.max()) for size in sizes if len(size)), default=0)
 
 
 def _hbm_traffic(schedule: Schedule) -> tuple[Times, int]:

@@ -161,7 +161,7 @@ def core_ps(cool_ps: int, hbm_ps: int, others_ps: Iterable[int]) -> int:
 def added(*parts: Mapping[Energy, int]) -> dict[Energy, int]:
     """Return the sums of energies, part by part."""
     found: dict[Energy, int] = {}
-    for each in parts:
-        for name, pj in each.items():
+    for part in parts:
+        for name, pj in part.items():
             found[name] = found.get(name, 0) + pj
     return found

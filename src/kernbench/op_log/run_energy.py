@@ -312,7 +312,7 @@ def _powers(spans: Spans, machine: Machine, ranks: int) -> list[PowerSpec] | Non
 
 def _energies(spans: Spans) -> dict[Energy, Column]:
     """Return what each entry takes, by part; without parts that nothing takes."""
-    used = {part for each in spans.templates for part, pj in each.energy_pj.items() if pj}
+    used = {part for template in spans.templates for part, pj in template.energy_pj.items() if pj}
     return {part: _shares(spans, part) for part in Energy if part in used}
 
 
@@ -394,7 +394,7 @@ def _exposed_of(spans: Spans, entries: Sequence[Column]) -> list[tuple[Column, C
 
     ``entries`` are those of each rank.
     """
-    kinds = np.array([each.kind for each in spans.templates], dtype="U10")
+    kinds = np.array([template.kind for template in spans.templates], dtype="U10")
     return [_exposed(spans, kinds[spans.template[mine]], mine) for mine in entries]
 
 

@@ -124,15 +124,17 @@ def _lanes(log: OpLog, things: _Things) -> list[_Lane]:
         if span.end_ps > span.start_ps:
             host = found.setdefault((span.rank, 0, ""), _Lane(span.rank, "host", "host"))
             host.add(span.start_ps, span.end_ps, things.of_host(span.kind, span.label))
-    for each in log.instances:
-        thing = things.of_template(each.template)
-        last_ps = max(each.starts_ps)
-        for rank, start_ps, end_ps in zip(each.ranks, each.starts_ps, each.ends_ps, strict=True):
-            lane = found.get((rank, 1, each.stream))
+    for instance in log.instances:
+        thing = things.of_template(instance.template)
+        last_ps = max(instance.starts_ps)
+        for rank, start_ps, end_ps in zip(
+            instance.ranks, instance.starts_ps, instance.ends_ps, strict=True
+        ):
+            lane = found.get((rank, 1, instance.stream))
             if lane is None:
-                lane = found[rank, 1, each.stream] = _Lane(rank, "stream", each.stream)
+                lane = found[rank, 1, instance.stream] = _Lane(rank, "stream", instance.stream)
             late = min(last_ps, end_ps) - start_ps
-            lane.add(start_ps, end_ps, thing, each.launch_id, late)
+            lane.add(start_ps, end_ps, thing, instance.launch_id, late)
     return [found[key] for key in sorted(found)]
 
 
