@@ -187,6 +187,20 @@ def _of_memory(session: Session) -> list[str]:
     return lines
 
 
+_OF_OPERATIONS = {
+    "bounded": "timed as lower bounds, as how often they iterate depends on numbers",
+    "emulated": (
+        "products of bfloat16 take the time of a library that makes each element float32, slower "
+        "than float32 itself, as the GPU multiplies no bfloat16"
+    ),
+    "even_groups": (
+        "timed as groups of equal size, as a run without data does not know where they end"
+    ),
+    "selecting": ("timed as if elements that indices choose lay far apart, a burst of memory each"),
+}
+"""What is said of the operations whose names are in a set of ``OperationCosts``."""
+
+
 def _of_costs(session: Session) -> list[str]:
     lines = []
     pricings = session.pricings.values()
@@ -199,28 +213,8 @@ def _of_costs(session: Session) -> list[str]:
     if unknown:
         named = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
         lines.append(f"timed by their bytes alone, as their arithmetic is not modeled: {named}")
-    bounded = sorted(set().union(*(pricing.costs.bounded for pricing in pricings)))
-    if bounded:
-        lines.append(
-            "timed as lower bounds, as how often they iterate depends on numbers: "
-            f"{', '.join(bounded)}"
-        )
-    emulated = sorted(set().union(*(pricing.costs.emulated for pricing in pricings)))
-    if emulated:
-        lines.append(
-            "products of bfloat16 take the time of a library that makes each element float32, "
-            f"slower than float32 itself, as the GPU multiplies no bfloat16: {', '.join(emulated)}"
-        )
-    even = sorted(set().union(*(pricing.costs.even_groups for pricing in pricings)))
-    if even:
-        lines.append(
-            "timed as groups of equal size, as a run without data does not know where they end: "
-            f"{', '.join(even)}"
-        )
-    selecting = sorted(set().union(*(pricing.costs.selecting for pricing in pricings)))
-    if selecting:
-        lines.append(
-            "timed as if elements that indices choose lay far apart, a burst of memory each: "
-            f"{', '.join(selecting)}"
-        )
+    for attribute, said in _OF_OPERATIONS.items():
+        names = sorted(set().union(*(getattr(pricing.costs, attribute) for pricing in pricings)))
+        if names:
+            lines.append(f"{said}: {', '.join(names)}")
     return lines
