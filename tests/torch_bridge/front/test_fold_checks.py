@@ -289,7 +289,7 @@ def test_what_is_kept_and_where_output_goes_takes_no_time(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nodes", daily(8, of=(8, 128)))
+@pytest.mark.parametrize("nodes", daily(32, of=(32, 128)))
 def test_a_folded_run_is_said_in_one_number_of_ranks_and_plain_units(
     tmp_path: Path, nodes: int
 ) -> None:
