@@ -14,6 +14,8 @@ import pytest
 from _pytest import unraisableexception
 from hypothesis import settings
 
+from tests.tiers import MOST, MOST_DAILY
+
 # Triton's cache knows a kernel by its text, not by its file: what another checkout compiled would
 # name that checkout's files.
 os.environ.setdefault(
@@ -66,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Every run tries the same examples, so that a newcomer's says what CI's says; with
     ``--hypothesis-seed``, as ``make fuzz-properties`` gives it, they are those of the seed
     (ADR-0061). Machines are shared: an example's time says nothing. Campaigns and runs with a
-    seed try 100 examples of a property, others 40: those of every day are the same every day.
+    seed try more of them than others (:mod:`tests.tiers`).
 
     Where Python is told to write no bytecode, each of the hundreds of processes that tests start
     would compile all that it imports, which takes longer than importing it. Modules of tests, which
@@ -77,7 +79,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "kernbench",
         deadline=None,
         derandomize=not has_seed,
-        max_examples=100 if has_seed or config.getoption("--campaigns", default=False) else 40,
+        max_examples=MOST
+        if has_seed or config.getoption("--campaigns", default=False)
+        else MOST_DAILY,
     )
     settings.load_profile("kernbench")
     if sys.dont_write_bytecode and not hasattr(config, "workerinput"):

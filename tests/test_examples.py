@@ -24,6 +24,7 @@ def drawn(tmp_path: Path, *options: str) -> list[str]:
     (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", *options]
     environ = {name: value for name, value in os.environ.items() if name != "CI"}
+    environ["PYTHONPATH"] = str(ROOT)
     done = subprocess.run(
         [*command, str(test)], cwd=tmp_path, env=environ, capture_output=True, text=True
     )

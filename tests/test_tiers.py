@@ -1,14 +1,19 @@
-"""What is marked as a campaign runs where it is asked for, and in which order tests run."""
+"""What runs every day and what in campaigns alone, and in which order tests run (ADR-0263)."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.forked import run_forked
+from tests.tiers import MOST, MOST_DAILY, daily, examples, of_campaigns
 
 ROOT = Path(__file__).parents[1]
+
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 CAMPAIGN = "test_most_published_products_are_among_the_best_modeled_ones"
 
@@ -24,7 +29,7 @@ def collected(file: str, *options: str) -> list[str]:
     [
         ([], False),
         (["--campaigns"], True),
-        pytest.param(["--adr", "0001"], False, marks=pytest.mark.campaign),
+        of_campaigns(["--adr", "0001"], False),
     ],
 )
 def test_campaigns_run_where_asked_for(options: list[str], is_run: bool) -> None:
@@ -37,3 +42,41 @@ def test_order_can_be_turned_round() -> None:
     forwards = collected("tests/test_tiers.py")
     assert len(forwards) > 1
     assert collected("tests/test_tiers.py", "--backwards") == forwards[::-1]
+
+
+@pytest.mark.adr("0263-D1")
+def test_of_the_cases_those_that_are_chosen_run_every_day() -> None:
+    cases = daily("b", "c", of=("a", "b", "c"))
+    assert [each.values for each in cases] == [("a",), ("b",), ("c",)]
+    assert [[mark.name for mark in each.marks] for each in cases] == [["campaign"], [], []]
+
+
+@pytest.mark.parametrize("chosen", [(), ("d",), ("a", "d")])
+def test_what_is_no_case_and_nothing_cannot_be_chosen(chosen: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=r"must be some of \['a', 'b'\], but got"):
+        daily(*chosen, of=("a", "b"))
+
+
+@pytest.mark.adr("0263-D1")
+def test_cases_of_campaigns_are_chosen_in_one_way() -> None:
+    others = [path for path in TESTS if path.name not in ("tiers.py", "test_tiers.py")]
+    marked = [path for path in others if "marks=pytest.mark.campaign" in path.read_text()]
+    assert not marked, "choose cases by daily(...), or of_campaigns(...), of tests/tiers.py"
+
+
+@pytest.mark.adr("0263-D2")
+@pytest.mark.parametrize(("number", "every_day"), [(90, 30), (40, 13), (10, 5), (4, 4)])
+def test_a_property_tries_a_third_of_its_examples_every_day(number: int, every_day: int) -> None:
+    assert settings.default is not None
+    is_campaign = settings.default.max_examples == MOST
+    assert examples(number).max_examples == (number if is_campaign else every_day)
+    assert settings.default.max_examples in (MOST, MOST_DAILY)
+
+
+@pytest.mark.adr("0263-D2")
+def test_numbers_of_examples_are_those_of_campaigns() -> None:
+    others = [path for path in TESTS if path.name not in ("tiers.py", "test_tiers.py")]
+    numbered = [
+        path for path in others if re.search(r"settings\([^)]*max_examples", path.read_text())
+    ]
+    assert not numbered, "say examples(40) of tests/tiers.py in place of settings(max_examples=40)"

@@ -264,7 +264,7 @@ def opened_csv(path: Path) -> Iterator[csv.DictReader[str]]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
         names = list(reader.fieldnames or ())
-        twice = sorted({each for each in names if names.count(each) > 1})
+        twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise UsageError(f"{path.name}:1: the column {twice[0]} is there twice")
         yield reader

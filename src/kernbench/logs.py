@@ -75,7 +75,7 @@ def show_logs_asked_for() -> None:
         UsageError: It names no level.
     """
     asked = os.environ.get(VARIABLE)
-    if asked and not any(isinstance(each, _StderrLogs) for each in _root().handlers):
+    if asked and not any(isinstance(handler, _StderrLogs) for handler in _root().handlers):
         try:
             show_logs(asked)
         except UsageError as error:

@@ -85,9 +85,9 @@ def open_files() -> list[Any]:
 def write_out(files: Iterable[Any], *, is_end: bool = False) -> None:
     """Write what files still hold, the uppermost first; at the end, close those that need it."""
     files = list(files)
-    for each in files:
-        if issubclass(type(each), io.TextIOWrapper):
-            _attempt(each, each.flush)
+    for file in files:
+        if issubclass(type(file), io.TextIOWrapper):
+            _attempt(file, file.flush)
     for each in files if is_end else ():
         if issubclass(type(each), _CLOSED_AT_END):
             _attempt(each, each.close)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -69,6 +70,26 @@ def marks() -> dict[str, set[str]]:
 def test_every_live_decision_has_a_test() -> None:
     untested = live_decisions() - marks().keys()
     assert not untested, f"no test is marked with {sorted(untested)}"
+
+
+def is_of_campaigns(function: ast.FunctionDef) -> bool:
+    """Return whether campaigns alone run a test, whatever its parameters."""
+    return any(ast.unparse(each) == "pytest.mark.campaign" for each in function.decorator_list)
+
+
+@pytest.mark.adr("0263-D3")
+def test_every_live_decision_has_a_test_of_every_day() -> None:
+    daily: set[str] = set()
+    for path in texts():
+        module = tree(path)
+        campaigns = [
+            each
+            for each in ast.walk(module)
+            if isinstance(each, ast.FunctionDef) and is_of_campaigns(each)
+        ]
+        of_campaigns = Counter(mark for each in campaigns for mark in adr_marks(each))
+        daily |= (Counter(adr_marks(module)) - of_campaigns).keys()
+    assert live_decisions() <= daily
 
 
 def test_every_mark_names_a_live_decision() -> None:

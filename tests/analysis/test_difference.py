@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kernbench import RuntimeContext, ops
 from kernbench.analysis import Difference, difference, slower_by
 from kernbench.saved import SavedRun, load_run, save_run
+from tests.tiers import examples
 
 
 def kept(folder: Path, name: str, *work: tuple[str, int], machine: str = "ahbm:1") -> SavedRun:
@@ -37,7 +38,7 @@ def causes(found: Difference, name: str) -> str:
     return "; ".join(listed[0])
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     *[
         st.lists(

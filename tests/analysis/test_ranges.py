@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench import RuntimeContext, ops
@@ -26,6 +26,7 @@ from kernbench.op_log import (
     joined,
     range_names,
 )
+from tests.tiers import examples
 
 RANKS, STEPS = 2, 4
 
@@ -91,7 +92,7 @@ def cut(times: list[list[int]], end_ps: int) -> list[Window]:
 
 
 @pytest.mark.adr("0260-D1")
-@settings(max_examples=12)
+@examples(12)
 @given(cuts=st.lists(st.floats(0, 1), min_size=RANKS * 3, max_size=RANKS * 3))
 def test_parts_of_a_run_add_up_to_it_to_the_picosecond(cuts: list[float]) -> None:
     torch = example()

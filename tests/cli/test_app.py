@@ -12,6 +12,7 @@ import pytest
 
 from kernbench.cli.app import app
 from tests.programs import PROGRAMS
+from tests.tiers import of_campaigns
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -194,7 +195,7 @@ def test_version_is_printed(run: Run) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(["run", "gemm", "--no-data"], marks=pytest.mark.campaign),
+        of_campaigns(["run", "gemm", "--no-data"]),
         ["run", "gemm", "--json=-"],
         ["machine", "list"],
     ],

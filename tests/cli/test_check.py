@@ -11,6 +11,7 @@ import pytest
 from kernbench.cli.programs.bench_file import known_benches
 from tests.forked import BENCHES, PYTORCH, run_forked
 from tests.programs import PROGRAMS
+from tests.tiers import daily
 
 
 def kernbench_run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -73,7 +74,9 @@ FEWER = {"oneshot_allreduce": ("-p", "sizes_kib=1,64"), "tp_mlp": ("-p", "iterat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bench", known_benches())
+@pytest.mark.parametrize(
+    "bench", daily("gemm", "oneshot_allreduce", "tp_from_scratch", of=known_benches())
+)
 def test_shipped_benches_are_clean_under_check(bench: str, tmp_path: Path) -> None:
     arguments = ["run", bench, *FEWER.get(bench, ()), "--check-nan"]
     done = run_forked("kernbench", *arguments, cwd=PROGRAMS, timeout=300)

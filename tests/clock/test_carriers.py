@@ -12,12 +12,13 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.clock import Carrier, Rank, Simulation, carriers, on_greenlet, on_thread
 from kernbench.errors import DeadlockError
 from kernbench.interrupts import is_untimely
+from tests.tiers import examples
 
 
 def thread() -> Carrier:
@@ -44,7 +45,7 @@ def trace(delays: list[list[int]], carrier: Callable[[], Carrier]) -> list[tuple
 
 
 @pytest.mark.adr("0060-D1")
-@settings(max_examples=25)
+@examples(25)
 @given(st.lists(st.lists(st.integers(0, 50), max_size=5), min_size=1, max_size=5))
 def test_threads_take_turns_in_the_order_of_greenlets(delays: list[list[int]]) -> None:
     assert trace(delays, thread) == trace(delays, lambda: on_greenlet)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.clock import Carrier, Handle, Rank, Simulation, on_greenlet, on_thread
+from tests.tiers import examples
 
 carriers = pytest.mark.parametrize(
     "carrier",
@@ -37,7 +38,7 @@ def test_a_waiting_rank_goes_on_where_it_waited_with_its_own_state() -> None:
     assert seen == [(0, 0, 10), (1, 0, 20), (0, 1, 20), (0, 2, 30), (1, 1, 40), (1, 2, 60)]
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.lists(st.integers(0, 50), max_size=6), min_size=1, max_size=8))
 def test_every_rank_sees_its_own_waits_add_up_and_time_never_falls(delays: list[list[int]]) -> None:
     simulation = Simulation()

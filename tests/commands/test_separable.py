@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.commands import (
@@ -28,6 +28,7 @@ from kernbench.commands import (
     stack_predicates,
     uniform,
 )
+from tests.tiers import examples
 
 # One size per dim: programs, a loop, another loop, and the axes of a tile.
 DIMS = (PROGRAM, loop_dim(0), loop_dim(1), axis_dim(0), axis_dim(1))
@@ -37,7 +38,7 @@ FULL = tuple(SIZES[dim] for dim in DIMS)
 
 Array = npt.NDArray[Any]
 
-QUICK = settings(max_examples=40, deadline=None)
+QUICK = examples(40)
 
 
 @st.composite

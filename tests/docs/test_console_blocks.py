@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 from kernbench.cli.app import app
 from kernbench.cli.console.streams import readers_may_leave
 from tests.forked import PYTORCH, run_forked
+from tests.tiers import daily
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = (
@@ -78,12 +79,8 @@ MAKE_DEMO = "kernbench run tp_mlp --trace out/tp_mlp.trace.json"
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(
-            page, id=page.name, marks=pytest.mark.campaign if page.name in CAMPAIGNS else ()
-        )
-        for page in PAGES
-    ],
+    daily(*(page for page in PAGES if page.name not in CAMPAIGNS), of=PAGES),
+    ids=lambda page: page.name,
 )
 def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     if page.name in NEEDS_TORCH:

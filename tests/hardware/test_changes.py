@@ -4,11 +4,12 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.errors import MachineError
 from kernbench.hardware import changed_machine, leaves, load_machine, set_keys
+from tests.tiers import examples
 
 H100, AHBM = load_machine("h100-sxm", 2), load_machine("ahbm", 2)
 NUMBERS = {
@@ -18,7 +19,7 @@ NUMBERS = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(key=st.sampled_from(sorted(NUMBERS)), halves=st.integers(1, 8))
 def test_a_factor_is_the_value_times_it_for_every_number_of_the_file(key: str, halves: int) -> None:
     product = Decimal(str(NUMBERS[key])) * halves / 2

@@ -13,6 +13,7 @@ import triton.language as tl
 
 import kernbench
 from kernbench import errors
+from tests.cli import command_line
 from tests.forked import run_forked
 
 
@@ -176,7 +177,6 @@ def kernbench_run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str
     return run_forked("kernbench", "run", *arguments, cwd=cwd)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "nearest"),
     [
@@ -190,12 +190,13 @@ def kernbench_run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str
     ids=["machine", "bench", "parameter", "value", "key", "file"],
 )
 def test_an_unknown_name_is_exit_2_with_the_nearest(
-    arguments: list[str], nearest: str, tmp_path: Path
+    arguments: list[str], nearest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "bench.py").write_text(BENCH)
     (tmp_path / "machine.yaml").write_text("name: mine\nhbmm: 3\n")
-    done = kernbench_run(*arguments, cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
+    done = command_line.kernbench("run", *arguments)
+    assert done.exit_code == 2, done.stderr
     assert nearest in done.stderr
     assert "Traceback" not in done.stderr
 

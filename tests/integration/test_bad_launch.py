@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import triton
 import triton.language as tl
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import kernbench
 from kernbench import errors
 from tests.forked import run_forked
 from tests.programs import PROGRAMS
+from tests.tiers import examples
 
 
 @triton.jit
@@ -186,7 +187,7 @@ def test_a_pointer_to_a_freed_tensor_is_refused() -> None:
             copy_kernel[(1,)](stale, out, 64, BLOCK=64)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@examples(60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     grid=st.lists(st.integers(-1, 3), min_size=1, max_size=3).map(tuple),
     n=st.one_of(st.integers(-70, 200), st.sampled_from([2**31 - 1, 2**31, -(2**31), 2**63])),

@@ -11,13 +11,12 @@ from kernbench import errors
 from tests.integration import planted_mistakes
 from tests.integration.planted_mistakes import KINDS, missed
 from tests.integration.random_kernels import Choose
+from tests.tiers import daily
 
 
 # A campaign over many more seeds: `make fuzz-mistakes`.
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "part", [0, 1, *(pytest.param(part, marks=pytest.mark.campaign) for part in (2, 3))]
-)
+@pytest.mark.parametrize("part", daily(0, of=range(4)))
 def test_planted_mistakes_are_found_and_their_twins_are_silent(tmp_path: Path, part: int) -> None:
     for seed, name in enumerate(KINDS):
         if seed % 4 == part:

@@ -11,13 +11,12 @@ import pytest
 from tests.integration import random_kernels
 from tests.integration.numpy_language import run_programs
 from tests.integration.random_kernels import disagreement, generate
+from tests.tiers import daily
 
 
 # A campaign over many more seeds: `make fuzz-kernels`.
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "first", [0, 10, *(pytest.param(first, marks=pytest.mark.campaign) for first in (20, 30))]
-)
+@pytest.mark.parametrize("first", daily(0, of=(0, 10, 20, 30)))
 def test_random_kernels_give_the_numbers_of_numpy(tmp_path: Path, first: int) -> None:
     for seed in range(first, first + 10):
         kernel = generate(random.Random(seed).randrange)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.commands import Atomic, Gemm, KernelTrace
@@ -26,6 +26,7 @@ from kernbench.replay import PointerArg
 from kernbench.triton_backend import KernelBinary, activate
 from tests.interleaved import live_kernels as kernels
 from tests.replay.executing import ExecutingLauncher, Tensor
+from tests.tiers import examples
 
 RNG = np.random.default_rng(11)
 
@@ -82,7 +83,7 @@ def collatz_steps(value: int) -> int:
 
 
 @pytest.mark.adr("0031-D1")
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(values=st.lists(st.integers(1, 200), min_size=1, max_size=20))
 def test_a_loop_runs_as_long_as_each_program_needs(values: list[int]) -> None:
     def use(device: LiveLauncher) -> None:
@@ -95,7 +96,7 @@ def test_a_loop_runs_as_long_as_each_program_needs(values: list[int]) -> None:
     with_device(use)
 
 
-@settings(deadline=None, max_examples=10)
+@examples(10)
 @given(
     table=st.lists(st.integers(-50, 50), min_size=1, max_size=40),
     keys=st.lists(st.integers(-60, 60), min_size=1, max_size=20),

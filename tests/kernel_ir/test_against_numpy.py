@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.memory import DeviceMemory
 from kernbench.replay import PointerArg, run_kernel
 from tests.kernel_ir.cases import VERSIONS, trace
+from tests.tiers import examples
 
 Array = npt.NDArray[Any]
-QUICK = settings(max_examples=15, deadline=None)
+QUICK = examples(15)
 
 
 def run(

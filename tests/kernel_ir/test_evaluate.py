@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.commands import (
@@ -24,8 +24,9 @@ from kernbench.commands import (
 from kernbench.errors import UnsupportedOpError, UsageError
 from kernbench.kernel_ir import evaluate, parse_module
 from tests.kernel_ir.cases import VERSIONS, dma, kernel, module, spelled_out, trace
+from tests.tiers import examples
 
-QUICK = settings(max_examples=25, deadline=None)
+QUICK = examples(25)
 BM = BN = 64
 BK = 32
 

@@ -6,13 +6,14 @@ import re
 from contextlib import suppress
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kernbench.errors import KernbenchError, KernelParseError, UnsupportedOpError
 from kernbench.kernel_ir import evaluate, parse_module
 from kernbench.kernel_ir.evaluation import evaluator
 from tests.kernel_ir import cases
+from tests.tiers import examples
 
 TEXTS = [path.read_text() for path in cases.TEXTS if path.parent.name == cases.VERSIONS[-1]]
 TOKEN = re.compile(r"%[\w#]+|\d+|[a-z_]+\.[a-z_]+|tensor<[^>]*>|[a-z]\w*|\S")
@@ -47,10 +48,7 @@ def edited(draw: st.DrawFn) -> str:
     return text
 
 
-@settings(
-    max_examples=250,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@examples(250, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(text=edited(), value=st.sampled_from([0, 1, 3, 17, -1, 64]), x=st.integers(0, 4))
 def test_an_edited_kernel_works_or_raises_an_error_of_ours(text: str, value: int, x: int) -> None:
     with suppress(KernbenchError):
@@ -61,7 +59,7 @@ def test_an_edited_kernel_works_or_raises_an_error_of_ours(text: str, value: int
         assert sorted(ids) == list(range(x))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(text=st.text(alphabet="%{}()<>:=,.#@\"'-+0129abcdftxi \n!", max_size=200))
 def test_any_text_is_a_module_or_an_error_of_ours(text: str) -> None:
     with suppress(KernbenchError):

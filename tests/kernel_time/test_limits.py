@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.commands import UNKNOWN_LINE, KernelTrace, Math, MathClass, Splat, Tile
@@ -14,6 +14,7 @@ from kernbench.op_log import Instance, Limit, OpLog
 from kernbench.report import build_report
 from tests.kernel_time.kernel_traces import gemm_trace, machine_with, only_gemm, trace_of
 from tests.kernel_time.launch.test_schedule import copy_trace
+from tests.tiers import examples
 
 
 def bound_by(trace: KernelTrace, machine: Machine) -> str:
@@ -46,7 +47,7 @@ def test_a_kernel_is_bound_by_the_part_of_the_machine_that_is_made_slow() -> Non
 
 
 @pytest.mark.adr("0010-D7")
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(m=st.integers(1, 500), n=st.integers(1, 500), k=st.integers(1, 500))
 def test_the_longest_limit_the_latency_and_the_front_end_make_up_the_time(
     m: int, n: int, k: int

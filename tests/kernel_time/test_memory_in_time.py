@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.errors import UsageError
@@ -15,6 +15,7 @@ from kernbench.kernel_time.launch.waves import resident_programs
 from kernbench.op_log import Template
 from tests.kernel_time.kernel_traces import gemm_trace, machine_with, only_gemm, trace_of
 from tests.kernel_time.launch.test_schedule import check_rows, copy_trace
+from tests.tiers import examples
 
 
 def scheduled(trace: Any, machine: Any, **conditions: Any) -> Template:
@@ -67,7 +68,7 @@ def test_a_store_ends_in_a_write_back_cache_but_hbm_still_has_to_keep_up() -> No
     assert template.hbm_bytes == scheduled(stream, through).hbm_bytes
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(share=st.fractions(0, 1, max_denominator=16))
 def test_what_the_cache_holds_need_not_come_from_hbm(share: Fraction) -> None:
     trace, machine = copy_trace(256, 1 << 12), machine_with()
@@ -109,7 +110,7 @@ def test_registers_hold_no_loads_that_run_ahead() -> None:
     assert scheduled(trace, split).duration_ps > scheduled(trace, pool).duration_ps
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(share=st.fractions(0, 1, max_denominator=16))
 def test_what_a_load_misses_passes_the_cache_twice(share: Fraction) -> None:
     narrow = {"cache__bandwidth_gbps": 100, "cube__hbm_bandwidth_gbps": 10_000}
@@ -122,7 +123,7 @@ def test_what_a_load_misses_passes_the_cache_twice(share: Fraction) -> None:
     assert time_ns == pytest.approx(passes, rel=0.6)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(programs=st.integers(1, 4000), size=st.sampled_from([64, 128, 256]))
 def test_the_clock_falls_under_load_and_never_by_more_than_its_loss(
     programs: int, size: int

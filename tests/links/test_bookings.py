@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.collectives import build
 from kernbench.hardware import load_machine
 from kernbench.links import Network
 from kernbench.links.bookings import LinkBookings
+from tests.tiers import examples
 
 requests = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=40)
 
@@ -69,7 +70,7 @@ def test_a_transfer_alone_takes_latencies_and_the_slowest_link(
     assert [hop.link for hop in passage.hops] == [link.index for link in links]
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     st.lists(
         st.tuples(

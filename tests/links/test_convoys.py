@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.collectives import build, known_algorithms, refusal
@@ -16,6 +16,7 @@ from kernbench.hardware import Machine, load_machine, parse_machine
 from kernbench.links import Asked, Network, Selector
 from kernbench.links.idle_times import IdleTimes, least_ps
 from kernbench.links.servers import in_order_of_arrival, serve
+from tests.tiers import examples
 
 MIB = 2**20
 
@@ -96,7 +97,7 @@ def test_an_all_to_all_is_near_what_its_busiest_link_needs(topology: str, factor
 
 @pytest.mark.slow
 @pytest.mark.adr("0073-D2")
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(
     topology=st.sampled_from(["ring", "mesh2d", "torus2d", "switch"]),
     num_sips=st.sampled_from([4, 9, 12, 16, 25, 36]),
@@ -150,7 +151,7 @@ def test_queues_served_at_once_are_those_of_one_after_the_other(
 
 @pytest.mark.slow
 @pytest.mark.adr("0073-D3")
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(
     topology=st.sampled_from(["ring", "mesh2d", "torus2d", "switch", "fully_connected"]),
     op=st.sampled_from(

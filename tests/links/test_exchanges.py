@@ -6,13 +6,14 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.errors import KernbenchError, MachineError, UnknownNameError, UsageError
 from kernbench.hardware import ExchangeKernel, changed_machine, kernel_constants, load_machine
 from kernbench.hardware.exchange_kernels import load_exchanges
 from kernbench.links import ExpertExchange, exchange_kernel, exchange_ps
+from tests.tiers import examples
 
 WIRES = {"links.latency_ns": 0, "links.bandwidth_gbps": 100}
 H200 = changed_machine(load_machine("h200:8"), WIRES)
@@ -66,7 +67,7 @@ def test_between_nodes_a_token_goes_once_to_each_node_and_on_in_pieces() -> None
     assert crowded == pytest.approx(10 + 2 * sent_us - 100 + 7, rel=0.02)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     tokens=st.integers(1, 10_000),
     topk=st.integers(1, 16),

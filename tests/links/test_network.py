@@ -28,6 +28,7 @@ from kernbench.links import Network, Transferred
 from kernbench.links.routed_schedule import REDUCE_TRAFFIC, build_link_plan
 from kernbench.links.transfer_times import run_on_links
 from kernbench.op_log import ROW_COLUMNS
+from tests.tiers import examples
 
 ALL = [(op, algorithm) for op in known_ops() for algorithm in known_algorithms(op)]
 RING_OPS = ["all_reduce", "all_gather", "reduce_scatter"]
@@ -221,7 +222,7 @@ def collectives(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @pytest.mark.adr("0008-D4")
 @pytest.mark.adr("0073-D1")
 @given(st.data())
@@ -274,7 +275,7 @@ def protocols(draw: st.DrawFn) -> ProtocolSpec:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @pytest.mark.adr("0035-D1")
 @given(st.data())
 def test_times_in_any_protocol_are_those_of_the_reference(data: st.DataObject) -> None:
@@ -324,7 +325,7 @@ def test_a_launch_takes_as_long_as_the_largest_chunk_that_travels_asks_for() -> 
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @pytest.mark.adr("0035-D2")
 @given(st.data())
 def test_no_algorithm_is_faster_than_bandwidth_and_latency_allow(data: st.DataObject) -> None:

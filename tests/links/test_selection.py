@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kernbench.errors import MachineError, UnknownNameError, UsageError
 from kernbench.hardware import load_machine, parse_machine
 from kernbench.links import Asked, Network, Selector
+from tests.tiers import examples
 
 KIB, MIB = 1024, 2**20
 
@@ -92,7 +93,7 @@ def test_a_switch_that_adds_moves_the_message_once(n: int, size: int) -> None:
 
 
 @pytest.mark.adr("0035-D3")
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(
     machine=st.sampled_from(["ahbm", "ahbm-mesh", "mi300x"]),
     op=st.sampled_from(["all_reduce", "all_gather", "broadcast", "all_to_all", "gather"]),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench import ops
@@ -15,6 +15,7 @@ from kernbench.errors import UsageError
 from kernbench.hardware import load_machine
 from kernbench.runtime_api import RuntimeContext
 from tests.ops.arrays import Array, numpy_dtype
+from tests.tiers import examples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +107,7 @@ def test_attention_and_its_gradients(torch: Any, case: Case, dtype: str) -> None
         )
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     heads=st.sampled_from([(1, 1), (2, 1), (6, 3)]),
     queries=st.integers(1, 20),

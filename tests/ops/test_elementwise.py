@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench import ops
@@ -23,8 +23,9 @@ from tests.ops.arrays import (
     numpy_dtype,
     values,
 )
+from tests.tiers import examples
 
-few = settings(max_examples=15, deadline=None)
+few = examples(15)
 
 ARITHMETIC: dict[str, Callable[..., Array]] = {
     "add": np.add,

@@ -4,14 +4,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench import ops
 from kernbench.errors import UsageError
 from tests.ops.arrays import DTYPES, FLOATS, assert_close, laid_out, layouts, numpy_dtype, values
+from tests.tiers import examples
 
-few = settings(max_examples=15, deadline=None)
+few = examples(15)
 
 
 @few

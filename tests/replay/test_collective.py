@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench import dtypes
@@ -16,6 +16,7 @@ from kernbench.collectives import Schedule, build, known_algorithms, refusal
 from kernbench.errors import InternalError, KernbenchError, UnknownNameError, UsageError
 from kernbench.replay import run_collective
 from kernbench.replay.collective import REDUCE_OPS, run_steps
+from tests.tiers import examples
 
 Array = npt.NDArray[Any]
 
@@ -172,7 +173,7 @@ def test_bit_operations_equal_numpy(reduce_op: str, dtype: type) -> None:
     assert all((work == operation.reduce(inputs, axis=0)).all() for work in works)
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @pytest.mark.adr("0008-D3")
 @given(
     op=st.sampled_from(["all_reduce", "reduce_scatter", "reduce"]),

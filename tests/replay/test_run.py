@@ -7,7 +7,7 @@ import weakref
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.commands import (
@@ -31,6 +31,7 @@ from kernbench.dtypes import as_dtype, float32, int32, int64
 from kernbench.errors import OutOfBoundsError, UnsupportedOpError, UsageError
 from kernbench.replay import PointerArg, run_kernel
 from tests.replay.handmade import Build, along, buffers, contents, less, softmax_rows, vector_add
+from tests.tiers import examples
 
 RNG = np.random.default_rng(0)
 
@@ -40,7 +41,7 @@ def _normal(*shape: int) -> np.ndarray:
 
 
 @given(length=st.integers(1, 5000), block=st.sampled_from([16, 128, 1024]))
-@settings(max_examples=30)
+@examples(30)
 def test_vector_add_is_exact_for_every_tail(length: int, block: int) -> None:
     x, y = _normal(length), _normal(length)
     args = buffers(x, y, np.full(length, -1, np.float32))
@@ -72,7 +73,7 @@ def test_softmax_of_rows(rows: int, columns: int, block: int) -> None:
 
 
 @given(st.integers(0, 70), st.integers(0, 40), st.integers(1, 3), st.booleans())
-@settings(max_examples=40)
+@examples(40)
 def test_masked_stores_never_touch_masked_elements(
     limit: int, skip: int, stride: int, narrow_grid: bool
 ) -> None:
@@ -206,7 +207,7 @@ def test_a_loop_that_runs_no_time_hands_its_init_on() -> None:
 
 
 @given(st.integers(1, 30), st.integers(1, 20))
-@settings(max_examples=25)
+@examples(25)
 def test_row_sums_over_a_loop_with_a_ragged_tail(rows: int, columns: int) -> None:
     build = Build()
     block = 4

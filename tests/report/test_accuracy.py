@@ -133,7 +133,8 @@ def test_what_was_composed_is_part_of_no_published_error(tmp_path: Path) -> None
     path = tmp_path / "gemm.csv"
     path.write_text(GEMM + "H100,gemm,bf16,64,64,64,10,me\n" * 2 + "L40S,gemm,bf16,8,8,8,10,me\n")
     ran = Answer(11.0, ran=Ran.KERNELS)
-    answers = [ran, Answer.composed(90.0, "nothing was run"), Answer.composed(10.0, "no")]
+    composed = [Answer(None, "nothing was run", composed_us=each) for each in (90.0, 10.0)]
+    answers = [ran, *composed]
     scored = [Scored(row, each) for row, each in zip(read_rows([path]), answers, strict=True)]
     assert errors_by_machine(scored, presets()) == {"h100-sxm": {"gemm": (1, 10.0)}}
     published = to_json(scored, presets())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import triton
 import triton.language as tl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -27,6 +27,7 @@ from kernbench.saved import load_run, save_run
 from tests.interleaved import live_kernels as kernels
 from tests.retiming.retiming import Program, assert_same, retime, run_and_keep, save
 from tests.runtime_api.runtime_kernels import add_one
+from tests.tiers import examples
 
 
 def mixed(rank: int, torch: Any) -> None:
@@ -151,7 +152,7 @@ def changed(name: str, *settings: str) -> Machine:
 
 
 @pytest.mark.adr("0155-D1")
-@settings(max_examples=5)
+@examples(5)
 @given(data=st.data())
 def test_with_keys_changed_it_is_the_run_of_the_program_with_them(kept: Any, data: Any) -> None:
     keys = data.draw(st.lists(st.sampled_from(sorted(CHANGES)), min_size=1, unique=True))

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.errors import CollectiveMismatchError, KernbenchError
 from kernbench.runtime_api import RuntimeContext, SpawnException
+from tests.tiers import examples
 
 
 class Rank:
@@ -122,7 +123,7 @@ def errors_of(case: Case, planted: int) -> dict[int, Exception]:
 
 
 @pytest.mark.adr("0121-D1")
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(name=st.sampled_from([*OWN]), planted=st.integers(0, 3))
 def test_a_call_that_is_wrong_by_itself_ends_its_own_rank(name: str, planted: int) -> None:
     errors = errors_of(OWN[name], planted)

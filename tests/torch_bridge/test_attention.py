@@ -18,6 +18,7 @@ from kernbench.torch_bridge.costs.attention import (  # noqa: E402
     AttentionCall,
     chosen_kind,
 )
+from tests.tiers import daily, of_campaigns  # noqa: E402
 from tests.torch_bridge.compiler.test_compiler import run_compiled  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
@@ -50,9 +51,7 @@ def compiled(tmp_path: Path, *args: str, options: tuple[str, ...] = ()) -> dict[
 
 @pytest.mark.adr("0220-D2")
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "machine", [pytest.param("ahbm", marks=pytest.mark.campaign), "a100-sxm-80g"]
-)
+@pytest.mark.parametrize("machine", [of_campaigns("ahbm"), "a100-sxm-80g"])
 def test_numbers_and_gradients_are_the_hosts(machine: str) -> None:
     simulated(PROGRAM, "numbers", "eager", machine=machine)
 
@@ -105,14 +104,11 @@ def test_attention_takes_as_long_with_data_as_without(masked: bool) -> None:
     assert [name for name, _ in with_data] == [kind, f"{kind}_backward"]
 
 
-OTHER_COMPILED = ("policies", "steps", "written_out")
-
-
 @pytest.mark.adr("0220-D3")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
-    ["dropout", *(pytest.param(case, marks=pytest.mark.campaign) for case in OTHER_COMPILED)],
+    daily("dropout", of=("dropout", "policies", "steps", "written_out")),
 )
 def test_compiled_graphs_have_the_same_operations(tmp_path: Path, case: str) -> None:
     args = {"steps": ("False",), "dropout": ("bfloat16",)}.get(case, ())

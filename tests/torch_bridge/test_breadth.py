@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kernbench.errors import NoDataError  # noqa: E402
+from tests.tiers import daily  # noqa: E402
 from tests.torch_bridge.running import PROGRAMS, real, simulated  # noqa: E402
 
 
@@ -18,15 +19,19 @@ def cases(program: str) -> list[str]:
     return re.findall(r"^@(?:case|nccl_only)\ndef (\w+)", text, re.MULTILINE)
 
 
-COMBINED = (
-    "ddp_that_accumulates",
-    "fsdp2_of_tensor_parallel_in_mixed_precision",
-    "fsdp2_replicated_in_rows",
-    "pipeline_gpipe",
-    "pipeline_of_replicas",
-    "zero_redundancy",
+DAILY = (
+    "ddp",
+    "fsdp1",
+    "fsdp2_in_bfloat16",
+    "fsdp2_of_tensor_parallel",
+    "sequence_parallel",
+    "pipeline_1f1b",
+    "activation_checkpoints",
+    "mixed_precision",
+    "distributed_checkpoints",
+    "distributed_tensors",
 )
-"""Kinds of which each is made of two that run every day, or does the same in another order."""
+"""One kind of each mechanism; the others are parts of these, combine them, or order them anew."""
 
 
 @pytest.mark.adr("0062-D1")
@@ -45,10 +50,7 @@ def test_the_same_is_true_of_host_tensors_here_and_in_real_processes() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
-    [
-        pytest.param(case, marks=pytest.mark.campaign if case in COMBINED else ())
-        for case in cases("parallelism.py")
-    ],
+    daily(*DAILY, of=cases("parallelism.py")),
 )
 def test_a_kind_of_parallel_training_learns_what_one_process_does(
     case: str, tmp_path: Path

@@ -7,11 +7,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from tests.tiers import examples  # noqa: E402
 from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
 
 run = partial(simulated, "draws.py")
@@ -21,7 +22,7 @@ DRAWS = runpy.run_path(str(PROGRAMS / "draws.py"))["DRAWS"]
 
 
 @pytest.mark.adr("0063-D6")
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(
     seed=st.integers(-(1 << 63), (1 << 64) - 1),
     draws=st.lists(st.tuples(st.sampled_from(sorted(DRAWS)), st.integers(1, 40)), max_size=8),

@@ -17,6 +17,7 @@ from kernbench.errors import UsageError  # noqa: E402
 from kernbench.memory import NEVER, Allocation, Phase  # noqa: E402
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
 from kernbench.torch_bridge.placement.roles import Roles  # noqa: E402
+from tests.tiers import daily  # noqa: E402
 from tests.torch_bridge.programs.memory_use import (  # noqa: E402
     CLASSES,
     HIDDEN,
@@ -190,14 +191,7 @@ def test_tensors_of_any_kind_are_noted(program: str, case: str) -> None:
 
 @pytest.mark.adr("0157-D4")
 @pytest.mark.parametrize(
-    "case",
-    [
-        "training",
-        *(
-            pytest.param(c, marks=pytest.mark.campaign)
-            for c in ("serving", "training_with_checkpoints")
-        ),
-    ],
+    "case", daily("training", of=("training", "serving", "training_with_checkpoints"))
 )
 def test_noting_memory_changes_no_time(case: str) -> None:
     # What PyTorch does once in a process takes its first runs longer.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from kernbench.clock import raised_at  # noqa: E402
 from kernbench.errors import CollectiveMismatchError, KernbenchError  # noqa: E402
 from kernbench.runtime_api import SpawnException  # noqa: E402
+from tests.tiers import examples  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 PLACE = "mistake.py:1"
@@ -110,7 +111,7 @@ def errors_of(source: str, planted: int, backend: str) -> dict[int, Exception]:
 
 
 @pytest.mark.adr("0121-D1")
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     name=st.sampled_from([*OWN, *OF_PYTORCH]),
     planted=st.integers(0, 3),
@@ -126,7 +127,7 @@ def test_a_call_that_is_wrong_by_itself_ends_its_own_rank(
 
 
 @pytest.mark.adr("0121-D2")
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(
     name=st.sampled_from([*ODD]),
     planted=st.integers(0, 3),
@@ -142,7 +143,7 @@ def test_a_call_that_differs_from_the_others_is_named(
 
 
 @pytest.mark.adr("0121-D3")
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(
     name=st.sampled_from([*EXCHANGES]),
     planted=st.integers(0, 3),

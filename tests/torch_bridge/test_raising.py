@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.tiers import of_campaigns  # noqa: E402
 from tests.torch_bridge.running import real, simulated  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -51,8 +52,8 @@ def test_every_kind_comes_out_of_a_launch_and_ends_the_rank(kind: int, place: in
     [
         (1, "pool"),
         (2, "thread"),
-        pytest.param(1, "thread", marks=pytest.mark.campaign),
-        pytest.param(2, "pool", marks=pytest.mark.campaign),
+        of_campaigns(1, "thread"),
+        of_campaigns(2, "pool"),
     ],
 )
 def test_ctrl_c_in_a_thread_of_a_rank_ends_the_run(waits_for: str, nprocs: int) -> None:

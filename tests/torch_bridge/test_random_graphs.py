@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from tests.tiers import examples  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 ROWS = 6
@@ -55,11 +56,7 @@ def programs(draw: st.DrawFn) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.adr("0094-D1")
-@settings(
-    max_examples=20,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@examples(20, suppress_health_check=[HealthCheck.too_slow])
 @given(lines=programs())
 def test_a_graph_of_random_operations_is_those_operations(lines: Any) -> None:
     simulated("random_graph.py", "\n".join(lines), ROWS)

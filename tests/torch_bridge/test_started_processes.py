@@ -12,13 +12,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kernbench.errors import DeadlockError, UsageError  # noqa: E402
+from tests.tiers import of_campaigns  # noqa: E402
 from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
 
 
 @pytest.mark.adr("0101-D1")
 @pytest.mark.adr("0101-D2")
 @pytest.mark.adr("0101-D3")
-@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.campaign), "fork"])
+@pytest.mark.parametrize("method", [of_campaigns("spawn"), "fork"])
 def test_started_processes_do_what_real_ones_do(
     tmp_path: Path, method: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from kernbench.errors import CollectiveTimeoutError, DeadlockError  # noqa: E402
 from kernbench.runtime_api import RuntimeContext, SpawnException  # noqa: E402
+from tests.tiers import daily  # noqa: E402
 from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
 
 PROGRAM = "timeouts.py"
@@ -58,11 +59,8 @@ NEVER = {
 @pytest.mark.adr("0120-D5")
 @pytest.mark.parametrize(
     "case",
-    [
-        # That looks at it for 30 simulated seconds.
-        pytest.param(case, marks=pytest.mark.campaign if case == "a_look_at_a_clock" else ())
-        for case in NEVER
-    ],
+    # A look at a clock looks at it for 30 simulated seconds.
+    daily(*(NEVER.keys() - {"a_look_at_a_clock"}), of=NEVER),
 )
 def test_a_group_waits_as_long_as_its_timeout_for_who_never_comes(case: str) -> None:
     given_up, doing = NEVER[case]

@@ -3,7 +3,7 @@ dtype holds in any order; and within a rounding bound on random numbers."""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench import ops, tp
@@ -11,6 +11,7 @@ from kernbench.dtypes import as_dtype
 from kernbench.errors import KernbenchError
 from kernbench.runtime_api import RuntimeContext, SpawnException
 from kernbench.tp.sharding import column_parallel, extract, row_parallel
+from tests.tiers import examples
 
 WORLD_SIZES = (1, 2, 3, 4, 8)
 
@@ -53,7 +54,7 @@ def reference(x, weight, bias, grad):
 
 
 @pytest.mark.adr("0027-D4")
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(problem=problems(), gather_output=st.booleans())
 def test_column_parallel_is_the_linear_layer_with_its_outputs_side_by_side(
     on_ranks, problem, gather_output
@@ -90,7 +91,7 @@ def test_column_parallel_is_the_linear_layer_with_its_outputs_side_by_side(
 
 
 @pytest.mark.adr("0027-D5")
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(problem=problems(), input_is_parallel=st.booleans())
 def test_row_parallel_is_the_linear_layer_with_its_bias_added_once(
     on_ranks, problem, input_is_parallel
@@ -128,7 +129,7 @@ def test_row_parallel_is_the_linear_layer_with_its_bias_added_once(
 
 
 @pytest.mark.adr("0027-D6")
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(problem=problems())
 def test_sequence_parallel_layers_split_the_tokens_and_give_the_same_gradients(on_ranks, problem):
     world_size, dtype = problem["world_size"], problem["dtype"]

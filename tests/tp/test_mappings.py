@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench import tp
 from kernbench.errors import KernbenchError
 from kernbench.tp.mappings import ALL_MAPPINGS
+from tests.tiers import examples
 
 WORLD_SIZES = (1, 2, 3, 4)
 
@@ -76,7 +77,7 @@ def test_every_mapping_has_an_oracle_and_a_conjugate():
 
 @pytest.mark.adr("0027-D3")
 @pytest.mark.parametrize("mapping", ALL_MAPPINGS, ids=lambda mapping: mapping.name)
-@settings(max_examples=6, deadline=None)
+@examples(6)
 @given(
     world_size=st.sampled_from(WORLD_SIZES),
     rows=st.integers(1, 3),

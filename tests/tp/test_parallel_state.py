@@ -1,12 +1,13 @@
 """T1: the groups are counted out by hand from Megatron's rule: tensor ranks are neighbours."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench import tp
 from kernbench.errors import KernbenchError
 from kernbench.runtime_api import RuntimeContext
+from tests.tiers import examples
 
 
 def spawn(world_size, body):
@@ -39,7 +40,7 @@ def place(_torch, _rank):
 
 
 @pytest.mark.adr("0027-D2")
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(tensor_size=st.sampled_from((1, 2, 3, 4)), data_size=st.sampled_from((1, 2, 3)))
 def test_tensor_ranks_are_neighbours_and_data_ranks_a_stride_apart(
     on_ranks, tensor_size, data_size

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench import ops, tp
+from tests.tiers import examples
 
 F32_EPSILON = float(np.finfo(np.float32).eps)
 
@@ -93,7 +94,7 @@ def test_every_world_size_gives_numpys_numbers_and_ranks_agree_to_the_bit(on_ran
     assert_close(found, one_rank_numpy(p), terms=48)
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(
     world_size=st.integers(1, 8),
     tokens=st.integers(1, 17),

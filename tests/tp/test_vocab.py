@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench import tp
 from kernbench.errors import KernbenchError, OutOfBoundsError
+from tests.tiers import examples
 
 WORLD_SIZES = (1, 2, 3, 4)
 
@@ -19,7 +20,7 @@ def flat_errors(error):
 
 
 @pytest.mark.adr("0027-D6")
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(
     world_size=st.sampled_from(WORLD_SIZES),
     local_vocab=st.integers(1, 40),
@@ -90,7 +91,7 @@ def cross_entropy(logits, targets):
 
 
 @pytest.mark.adr("0027-D6")
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(
     world_size=st.sampled_from(WORLD_SIZES),
     local_vocab=st.sampled_from((1, 3, 50, 1500)),

@@ -204,7 +204,7 @@ def _check_devices(rows: Sequence[Row], machines: Machines) -> None:
 def measure(scored: Iterable[Scored]) -> Errors:
     """Return the errors of rows."""
     rows = list(scored)
-    answered = [each for each in rows if each.answer.time_us is not None]
+    answered = [row for row in rows if row.answer.time_us is not None]
     modeled = np.array([each.answer.time_us for each in answered], dtype=np.float64)
     measured = np.array([each.row.time_us for each in answered], dtype=np.float64)
     return errors_of(modeled, measured, len(rows) - len(answered))
@@ -231,7 +231,7 @@ def errors_of(modeled: Array, measured: Array, unanswered: int = 0) -> Errors:
 def _spearman(a: Array, b: Array) -> float | None:
     """Return the rank correlation, with mean ranks for ties; None if one side is constant."""
     ranks = [_ranks(values) for values in (a, b)]
-    if any(np.ptp(each) == 0 for each in ranks):
+    if any(np.ptp(rank) == 0 for rank in ranks):
         return None
     first, second = ranks
     return float(np.corrcoef(first, second)[0, 1])

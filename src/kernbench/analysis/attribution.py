@@ -108,19 +108,21 @@ def _levels(log: OpLog, ranks: int) -> dict[int, tuple[list[_Item], ...]]:
     for span, site in zip(log.host_spans, _lines_of_spans(log), strict=False):
         level = 0 if span.kind == "wait" else 1
         found[span.rank][level].append(_Item(span.start_ps, span.end_ps, span, site))
-    for each in log.instances:
-        kind = each.template.kind
-        last_ps = max(each.starts_ps)
-        for rank, start_ps, end_ps in zip(each.ranks, each.starts_ps, each.ends_ps, strict=True):
+    for instance in log.instances:
+        kind = instance.template.kind
+        last_ps = max(instance.starts_ps)
+        for rank, start_ps, end_ps in zip(
+            instance.ranks, instance.starts_ps, instance.ends_ps, strict=True
+        ):
             levels = found[rank]
             if kind == "kernel":
-                levels[4].append(_Item(start_ps, end_ps, each, _line_of(log, each)))
+                levels[4].append(_Item(start_ps, end_ps, instance, _line_of(log, instance)))
             elif kind != "collective":
-                levels[2].append(_Item(start_ps, end_ps, each, _line_of(log, each)))
+                levels[2].append(_Item(start_ps, end_ps, instance, _line_of(log, instance)))
             else:
                 begun_ps = min(last_ps, end_ps)
-                levels[3].append(_Item(start_ps, begun_ps, each, is_late=True))
-                levels[3].append(_Item(begun_ps, end_ps, each))
+                levels[3].append(_Item(start_ps, begun_ps, instance, is_late=True))
+                levels[3].append(_Item(begun_ps, end_ps, instance))
     return found
 
 

@@ -32,9 +32,9 @@ def communication(log: OpLog, ranks: int, most_cells: int = MOST_CELLS) -> dict[
     by_switch = 0
     reader = RowReader()
     together: dict[tuple[Template, tuple[int, ...]], int] = {}
-    for each in log.instances:
-        if each.template.kind in ("collective", "kernel"):
-            key = (each.template, each.ranks)
+    for instance in log.instances:
+        if instance.template.kind in ("collective", "kernel"):
+            key = (instance.template, instance.ranks)
             together[key] = together.get(key, 0) + 1
     found: dict[Template, _Transfers] = {}
     for (template, members), times in together.items():
@@ -109,7 +109,7 @@ def _of_collective(rows: Rows, texts: list[str]) -> _Transfers:
 
 
 def _of_kernel(rows: Rows, texts: list[str]) -> _Transfers:
-    """Of DMA commands; the links that they take have rows of their own."""
+    """Bytes of DMA commands; the links that they take have rows of their own."""
     far = _codes(texts, {"link"})
     mine = (rows["peer"] >= 0) & ~np.isin(rows["engine"], far)
     reads = np.flatnonzero(mine & np.isin(rows["src_space"], far))

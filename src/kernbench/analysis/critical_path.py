@@ -99,7 +99,7 @@ def critical_path(log: OpLog, within: Window | None = None) -> list[Segment]:
     from there, each is what the one after it waited for last: the launch by its host, a command
     of its stream or device, the last rank that came to a collective, what the host waited for.
     """
-    commands = {each.launch_id: each for each in log.instances}
+    commands = {instance.launch_id: instance for instance in log.instances}
     hosts = _Hosts(log)
     woken = _woken_by(log)
     segments: list[Segment] = []
@@ -150,9 +150,9 @@ def _woken_by(log: OpLog) -> dict[tuple[int, int], int]:
 def _last_place(log: OpLog) -> _Place | None:
     spans = (_Place(span.rank, span.end_ps) for span in log.host_spans)
     commands = (
-        _Place(rank, end_ps, each)
-        for each in log.instances
-        for rank, end_ps in zip(each.ranks, each.ends_ps, strict=True)
+        _Place(rank, end_ps, instance)
+        for instance in log.instances
+        for rank, end_ps in zip(instance.ranks, instance.ends_ps, strict=True)
     )
     # Of equals the first one: a host that has waited for the device.
     return max((*spans, *commands), key=lambda place: place.time_ps, default=None)

@@ -92,7 +92,7 @@ def difference(before: SavedRun, after: SavedRun, within: WindowPair = (None, No
     parts = list(zip((before, after), within, strict=True))
     times = [_mean_times(*each) for each in parts]
     uses = [_uses(*each) for each in parts]
-    keys = dict.fromkeys(key for each in times for key in each)
+    keys = dict.fromkeys(key for time in times for key in time)
     found = [_contribution(key, times, uses) for key in keys]
     found.sort(key=lambda each: (-abs(each["difference_ns"]), each["name"], each["resource"]))
     ends = [(run.log.end_ps if part is None else part.mean_ps) / 1000 for run, part in parts]
@@ -120,12 +120,12 @@ def _mean_times(run: SavedRun, within: Window | None) -> dict[_Key, float]:
 
 def _uses(run: SavedRun, within: Window | None) -> dict[str, _Use]:
     found: dict[str, _Use] = {}
-    for each in run.log.instances:
-        if within is not None and not within.holds(each.ranks[0], each.starts_ps[0]):
+    for instance in run.log.instances:
+        if within is not None and not within.holds(instance.ranks[0], instance.starts_ps[0]):
             continue
-        use = found.setdefault(each.template.name, _Use(len(run.log.ranks_of(run.ranks))))
-        time_ps = max(each.ends_ps) - max(each.starts_ps)
-        use.add(each.template, len(each.ranks), time_ps * len(each.ranks))
+        use = found.setdefault(instance.template.name, _Use(len(run.log.ranks_of(run.ranks))))
+        time_ps = max(instance.ends_ps) - max(instance.starts_ps)
+        use.add(instance.template, len(instance.ranks), time_ps * len(instance.ranks))
     return found
 
 
@@ -133,8 +133,8 @@ def _contribution(
     key: _Key, times: list[dict[_Key, float]], uses: list[dict[str, _Use]]
 ) -> Contribution:
     name, resource = key
-    before_ns, after_ns = (each.get(key, 0.0) for each in times)
-    old, new = (each.get(name) for each in uses)
+    before_ns, after_ns = (time.get(key, 0.0) for time in times)
+    old, new = (use.get(name) for use in uses)
     return {
         "name": name,
         "resource": resource,

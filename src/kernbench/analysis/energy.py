@@ -33,7 +33,7 @@ def saved_energy(run: SavedRun, within: Window | None = None) -> EnergyReport:
     found = energy_of(run.log, run.machine, run.ranks, within=within)
     if found is None:
         raise no_energy(run.machine.name)
-    if run.log.instances and not any(each.template.energy_pj for each in run.log.instances):
+    if run.log.instances and not any(instance.template.energy_pj for instance in run.log.instances):
         raise UsageError(f"{run.path} was saved without energies; save it again")
     return found if run.log.running is None else of_all(found, run.log.running)
 
@@ -132,9 +132,9 @@ _RANKS = (
 
 def _ranks(energy: EnergyReport) -> Iterator[list[str]]:
     rows: Any = energy["per_rank"]
-    for each in rows[:_SHOWN_RANKS]:
-        watts = [f"{each[key]:.0f} W" for key in ("average_w", "peak_w")]
-        yield [str(each["rank"]), format_joules(each["energy_j"]), *watts]
+    for row in rows[:_SHOWN_RANKS]:
+        watts = [f"{row[key]:.0f} W" for key in ("average_w", "peak_w")]
+        yield [str(row["rank"]), format_joules(row["energy_j"]), *watts]
     rest = rows[_SHOWN_RANKS:]
     if rest:
         mean_w = sum(each["average_w"] for each in rest) / len(rest)

@@ -128,14 +128,14 @@ def _times_of(
     """Return the time of all launches of each kernel's templates, and how many there are."""
     times: dict[Template, int] = {}
     launches: dict[Template, int] = {}
-    for each in log.instances:
-        if each.template.kind == "kernel":
-            rank, start_ps = each.ranks[0], each.starts_ps[0]
-            taken_ps = overlap_ps(within, rank, start_ps, each.ends_ps[0])
+    for instance in log.instances:
+        if instance.template.kind == "kernel":
+            rank, start_ps = instance.ranks[0], instance.starts_ps[0]
+            taken_ps = overlap_ps(within, rank, start_ps, instance.ends_ps[0])
             begins = within is None or within.holds(rank, start_ps)
             if taken_ps or begins:
-                times[each.template] = times.get(each.template, 0) + taken_ps
-                launches[each.template] = launches.get(each.template, 0) + begins
+                times[instance.template] = times.get(instance.template, 0) + taken_ps
+                launches[instance.template] = launches.get(instance.template, 0) + begins
     return times, launches
 
 

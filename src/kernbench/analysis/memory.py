@@ -60,7 +60,7 @@ class PeakReport(TypedDict):
     rank: int
     device: int
     bytes: int
-    """In blocks of the allocator, as ``torch.cuda.max_memory_allocated`` counts them."""
+    """The bytes in blocks of the allocator, as ``torch.cuda.max_memory_allocated`` counts them."""
     time_ns: float
     phases: list[PartReport]
     """The phases of what was allocated; ``rounding`` is what the allocator added."""
@@ -107,9 +107,9 @@ class _RankUse:
         self.peak_ps = int(self.times_ps[peak])
         event = int(numbers[peak])
         self.alive = [
-            each
-            for each in entries
-            if each.begin <= event and (each.end == NEVER or each.end > event)
+            entry
+            for entry in entries
+            if entry.begin <= event and (entry.end == NEVER or entry.end > event)
         ]
 
     def _peak(self, within: Window | None) -> int:
@@ -271,8 +271,8 @@ def _uses(log: OpLog, within: Window | None = None) -> list[_RankUse]:
             )
         )
     by_owner: dict[tuple[int, int], list[Allocation]] = {}
-    for each in log.allocations.entries:
-        by_owner.setdefault((each.rank, each.sip_id), []).append(each)
+    for entry in log.allocations.entries:
+        by_owner.setdefault((entry.rank, entry.sip_id), []).append(entry)
     if not by_owner:
         raise UsageError(log.about("nothing was allocated on a device in this run"))
     return [_RankUse(key, by_owner[key], within) for key in sorted(by_owner)]
@@ -352,15 +352,15 @@ _RANKS = (
 
 
 def _rank_rows(ranks: Sequence[RankMemory]) -> Iterator[list[str]]:
-    for each in ranks[:SHOWN_LINES]:
-        most = each["phases"][0]
+    for rank in ranks[:SHOWN_LINES]:
+        most = rank["phases"][0]
         yield [
-            str(each["rank"]),
-            str(each["device"]),
-            format_size(each["peak_bytes"]),
-            format_ns(each["peak_ns"]),
-            f"{most['name']} {format_share(most['bytes'], each['peak_bytes'])}",
-            _bars([size_bytes for _, size_bytes in each["in_use"]]),
+            str(rank["rank"]),
+            str(rank["device"]),
+            format_size(rank["peak_bytes"]),
+            format_ns(rank["peak_ns"]),
+            f"{most['name']} {format_share(most['bytes'], rank['peak_bytes'])}",
+            _bars([size_bytes for _, size_bytes in rank["in_use"]]),
         ]
     rest = ranks[SHOWN_LINES:]
     if rest:
@@ -377,9 +377,9 @@ def _bars(sizes: Sequence[int]) -> str:
 
 
 def _part_rows(parts: Sequence[PartReport], whole: int) -> Iterator[list[str]]:
-    for each in parts[:SHOWN_LINES]:
-        share = format_share(each["bytes"], whole)
-        yield [each["name"] or "(none)", str(each["tensors"]), format_size(each["bytes"]), share]
+    for part in parts[:SHOWN_LINES]:
+        share = format_share(part["bytes"], whole)
+        yield [part["name"] or "(none)", str(part["tensors"]), format_size(part["bytes"]), share]
     rest = parts[SHOWN_LINES:]
     if rest:
         size_bytes = sum(each["bytes"] for each in rest)
@@ -399,14 +399,14 @@ _TENSORS = (
 
 def _tensor_rows(peak: PeakReport) -> Iterator[list[str]]:
     tensors = peak["tensors"]
-    for each in tensors[:SHOWN_LINES]:
-        place = f"{each['file']}:{each['line']}" if each["line"] else ""
+    for tensor in tensors[:SHOWN_LINES]:
+        place = f"{tensor['file']}:{tensor['line']}" if tensor["line"] else ""
         yield [
-            each["name"],
-            "x".join(map(str, each["shape"])),
-            each["phase"],
+            tensor["name"],
+            "x".join(map(str, tensor["shape"])),
+            tensor["phase"],
             _short(place),
-            format_size(each["bytes"]),
+            format_size(tensor["bytes"]),
         ]
     rest = tensors[SHOWN_LINES:]
     if rest:

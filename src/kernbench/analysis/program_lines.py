@@ -31,7 +31,7 @@ class Caused(TypedDict):
     """What a line caused, or all of them, on all ranks."""
 
     critical_path_ns: float
-    """On the critical path: on hosts and on devices."""
+    """The time on the critical path, on hosts and on devices."""
     critical_path_device_ns: float
     """The part of it that is on devices."""
     host_ns: float
@@ -105,8 +105,8 @@ def program_lines(log: OpLog, ranks: int, within: Window | None = None) -> Progr
         )
     sums = _CausedSums()
     reader = _SentBytes()
-    for each in log.instances:
-        _add_command(each, log, sums, reader, within)
+    for instance in log.instances:
+        _add_command(instance, log, sums, reader, within)
     sites, of_spans = log.program_lines.sites, log.program_lines.of_spans
     for span, number in zip(log.host_spans, of_spans, strict=True):
         time_ps = overlap_ps(within, span.rank, span.start_ps, span.end_ps)
@@ -197,13 +197,13 @@ def lines_of_path(log: OpLog, path: Sequence[Segment]) -> list[Site]:
     For a command, the line that launched it, for a collective where the segment's rank called it.
     """
     lines = log.program_lines or ProgramLines()
-    commands = {each.launch_id: each for each in log.instances}
+    commands = {instance.launch_id: instance for instance in log.instances}
     ends: dict[tuple[int, str], list[tuple[int, int]]] = {}
     for span, number in zip(log.host_spans, lines.of_spans, strict=False):
         if span.end_ps > span.start_ps:
             ends.setdefault((span.rank, span.kind), []).append((span.end_ps, number))
-    for each in ends.values():
-        each.sort()
+    for end in ends.values():
+        end.sort()
     found: list[Site] = []
     for segment in path:
         command = commands.get(segment.launch)
@@ -253,7 +253,7 @@ def _in_words(whole: Caused) -> Iterator[str]:
 
 
 def _weight(lines: Mapping[int, CausedByLine]) -> float:
-    return sum(each["critical_path_ns"] for each in lines.values())
+    return sum(line["critical_path_ns"] for line in lines.values())
 
 
 _COLUMNS_OF_ALL = 120

@@ -166,7 +166,7 @@ def _slice(log: OpLog, given: Sequence[object], text: str, what: str) -> slice:
 
 
 def _unknown(log: OpLog, name: str | None, steps: RunSteps | None = None) -> Exception:
-    own = [*(each.name for each in steps.steps)] if steps else []
+    own = [*(step.name for step in steps.steps)] if steps else []
     names = list(dict.fromkeys([*own, *range_names(log)]))
     listed = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
     if name is None:

@@ -72,7 +72,7 @@ class PartOfRun(TypedDict):
 
     name: str
     said: str
-    """In words, with its time."""
+    """What is said of it, with its time."""
 
 
 class Startup(TypedDict):
@@ -92,7 +92,7 @@ class Why(TypedDict):
     ran: int
     """Those that ran, for all if the run is folded; ``spent`` and ``critical_path`` are of them."""
     time_ns: float
-    """That of the run, or of the part of it, as a mean of all ranks."""
+    """The time of the run, or of the part of it, as a mean of all ranks."""
     part: NotRequired[PartOfRun]
     """The part of the run that all of this is about; left out where it is about all of it."""
     startup: NotRequired[Startup]

@@ -174,7 +174,7 @@ def _parts(command: Command, params: Sequence[str]) -> tuple[str, str]:
         return engine, f"{_defined(command.dst)} = {command.op}({inputs})"
     if isinstance(command, Reduce):
         inputs = ", ".join(_operand(each, params) for each in command.inputs)
-        results = ", ".join(_defined(each) for each in command.dsts)
+        results = ", ".join(_defined(dst) for dst in command.dsts)
         combine = command.combine or "its region"
         verb = f"{command.scan} scan of" if command.scan else "reduce"
         return "math", f"{results} = {verb} axis {command.axis} by {combine}({inputs})"

@@ -66,9 +66,9 @@ def load_of(run: SavedRun) -> dict[str, str]:
 
     peaks, ranks = peaks_of(run.machine), run.report["per_rank"]
     whole_ns = float(run.report["time_ns"]) * max(len(ranks), 1)
-    busy_ns = sum(float(each["compute_ns"]) for each in ranks)
-    flops = sum(each["flops"] for each in ranks) / peaks.flops_per_ns
-    moved_ns = sum(each["hbm_bytes"] for each in ranks) / peaks.hbm_bytes_per_ns
+    busy_ns = sum(float(rank["compute_ns"]) for rank in ranks)
+    flops = sum(rank["flops"] for rank in ranks) / peaks.flops_per_ns
+    moved_ns = sum(rank["hbm_bytes"] for rank in ranks) / peaks.hbm_bytes_per_ns
     found = {
         "PEs": f"busy {format_share(busy_ns, whole_ns)}, GEMM at "
         f"{format_share(flops, whole_ns)} of its peak",

@@ -246,7 +246,7 @@ class FoldingCommand(TyperCommand):
         """Return the arguments with ``--fold=check`` in other words, where it is ours."""
         if _SPELLED not in args:
             return args
-        found = [_MEANT if each == _SPELLED else each for each in args]
+        found = [_MEANT if arg == _SPELLED else arg for arg in args]
         values, _, _ = self.make_parser(ctx).parse_args(args=list(found))
         of_program = len(args) - len(values.get("args") or ())
         return [*found[:of_program], *args[of_program:]]
@@ -292,7 +292,7 @@ class AxesCommand(TyperCommand):
         except Exception as error:
             # As for kernbench run: Typer does not show the class of Click's error.
             if getattr(error, "option_name", "") in self._NAMES and hasattr(error, "possibilities"):
-                own = {name for each in self.params for name in each.opts}
+                own = {name for param in self.params for name in param.opts}
                 error.possibilities = sorted(self._NAMES & own)
             raise
 

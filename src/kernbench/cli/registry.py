@@ -47,7 +47,9 @@ def _log_level() -> Any:
         ] = None,
     ) -> None: ...
 
-    (option,) = (each for each in typer.main.get_command(made).params if each.name == "log_level")
+    (option,) = (
+        param for param in typer.main.get_command(made).params if param.name == "log_level"
+    )
     return option
 
 
@@ -119,7 +121,7 @@ def options_command(app: typer.Typer, name: str, **settings: Any) -> Callable[[_
         )
         parameters = [context, *(_parameter(each, hints[each.name]) for each in asked)]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         app.command(name, help=inspect.getdoc(action), **settings)(command)
         return action
 
@@ -134,15 +136,17 @@ def _parameter(field: Field[Any], annotation: Any) -> inspect.Parameter:
 
 def option_names(context: typer.Context) -> frozenset[str]:
     """Return the long names of the options of the command that is run."""
-    names = (name for each in context.command.params for name in (*each.opts, *each.secondary_opts))
+    names = (
+        name for param in context.command.params for name in (*param.opts, *param.secondary_opts)
+    )
     return frozenset(name for name in names if name.startswith("--"))
 
 
 def given_options(context: typer.Context) -> list[tuple[str, str]]:
     """Return the parameters that the command line gave: each one's name, and how it is written."""
     return [
-        (each.name, max(each.opts, key=len))
-        for each in context.command.params
-        if each.name is not None
-        and getattr(context.get_parameter_source(each.name), "name", "") == "COMMANDLINE"
+        (param.name, max(param.opts, key=len))
+        for param in context.command.params
+        if param.name is not None
+        and getattr(context.get_parameter_source(param.name), "name", "") == "COMMANDLINE"
     ]

@@ -52,7 +52,7 @@ def deadlock_error(simulation: Simulation, wanted: Handle | None) -> DeadlockErr
         return DeadlockError("\n".join([f"nothing can end {text} at {now}; {left}", *threads]))
     lines = [f"nothing can wake {listed([rank.rank_id for rank in waiting])} at {now}"]
     lines += rank_lines(simulation)
-    lines += _thread_lines([each for rank in waiting for each in rank.threads])
+    lines += _thread_lines([thread for rank in waiting for thread in rank.threads])
     described = {id(rank.waiting_for) for rank in waiting}
     lines += [f"  {each.describe()}" for each in simulation.open_ended if id(each) not in described]
     return DeadlockError("\n".join(lines))
@@ -90,7 +90,7 @@ def _lines_of(simulation: Simulation) -> list[tuple[Rank, str]]:
 
 def _thread_lines(threads: list[Rank]) -> list[str]:
     """Return a line about each further thread of a process that waits."""
-    return [f"{wait_line(each)}, in a thread" for each in threads if each.alive]
+    return [f"{wait_line(thread)}, in a thread" for thread in threads if thread.alive]
 
 
 def wait_line(rank: Rank) -> str:

@@ -44,7 +44,7 @@ class Simulation:
         self.threads_of_main: list[Rank] = []
         """Threads of control that main has started."""
         self.open_ended: dict[OpenEnded, None] = {}
-        """In the order in which they began."""
+        """What is open, in the order in which it began."""
         self.woken: list[tuple[int, int, int]] = []
         """Waits that a rank's host ended, in order: who waited, until when, and that rank."""
         self.idling = Idling(self)

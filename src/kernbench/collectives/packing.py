@@ -41,7 +41,7 @@ def pack(moves: Sequence[Move]) -> tuple[Step, ...]:
             goes = (
                 move.src not in sending
                 and move.dst not in receiving
-                and all(0 <= step_of[each] < number for each in move.waits)
+                and all(0 <= step_of[wait] < number for wait in move.waits)
             )
             if goes:
                 sending.add(move.src)

@@ -58,8 +58,8 @@ def _across(size: int, num_nodes: int) -> tuple[tuple[Step, ...], tuple[Step, ..
             _, firsts = np.unique(tree[nodes], return_index=True)
             others = np.delete(np.arange(len(nodes)), firsts)
             edges += [(number, nodes[part], tree[nodes[part]]) for part in (firsts, others)]
-        edges = [each for each in edges if len(each[1])]
-        up += in_one_round(_steps(size, *each, reduce=True) for each in edges)
+        edges = [edge for edge in edges if len(edge[1])]
+        up += in_one_round(_steps(size, *edge, reduce=True) for edge in edges)
         down[:0] = in_one_round(
             _steps(size, number, above, below, reduce=False) for number, below, above in edges
         )

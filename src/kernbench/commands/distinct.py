@@ -42,7 +42,7 @@ def distinct(values: Array) -> tuple[Array, Array, Array]:
 
 
 def _by_sample(values: Array) -> tuple[Array, Array, Array] | None:
-    """As :func:`distinct`, of few different numbers that lie apart; None of many.
+    """Do as :func:`distinct`, of few different numbers that lie apart; None of many.
 
     Looking up each number in a short list takes a fifth of the time of sorting all.
     """
@@ -69,7 +69,7 @@ def _firsts(which: Array, count: int) -> Array:
 
 
 def _by_table(values: Array, low: int, high: int) -> tuple[Array, Array, Array]:
-    """As :func:`distinct`, of numbers that lie close together."""
+    """Do as :func:`distinct`, of numbers that lie close together."""
     at = values - low
     is_there = np.zeros(high - low + 1, dtype=bool)
     is_there[at] = True

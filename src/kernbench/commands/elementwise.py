@@ -160,7 +160,7 @@ def stack(values: Sequence[Separable], loop_id: int) -> Separable:
 
 
 def stack_predicates(values: Sequence[Predicate], loop_id: int) -> Predicate:
-    """As :func:`stack`, for booleans."""
+    """Do as :func:`stack`, for booleans."""
     terms: dict[Dims, Array] = {}
     for key in {dims for value in values for dims in value.terms}:
         shape = next(value.terms[key].shape for value in values if key in value.terms)
@@ -187,7 +187,7 @@ def _joint(*values: Separable | Predicate) -> Dims:
 def _applied(function: Callable[..., Array], dims: Dims, *values: Separable | Predicate) -> Any:
     """Return ``function`` of all elements over ``dims``, of alike rows once if there are many."""
     found = _of_rows(function, dims, values)
-    return function(*(each.dense(dims) for each in values)) if found is None else found
+    return function(*(value.dense(dims) for value in values)) if found is None else found
 
 
 def _of_rows(
@@ -215,7 +215,7 @@ def _of_rows(
                 labels.append(aligned(array, term, lead))
             elif len(term) > 1:
                 return None
-    labels = [np.broadcast_to(each, shape) for each in labels]
+    labels = [np.broadcast_to(label, shape) for label in labels]
     met = rows_of(labels, length) if labels else None
     if met is None:
         return None

@@ -46,7 +46,11 @@ def build_roundings(tf32: Tf32, supported: Collection[str]) -> Roundings:
     """
     if tf32 is Tf32.IEEE:
         return IN_FLOAT32
-    asked = {each: Rounding(each) for each in PRECISIONS if each != "ieee" and each in supported}
+    asked = {
+        precision: Rounding(precision)
+        for precision in PRECISIONS
+        if precision != "ieee" and precision in supported
+    }
     if tf32 is Tf32.TRUNCATE and "tf32" in asked:
         asked["tf32"] = Rounding.TF32_TRUNCATED
     return {**IN_FLOAT32, **asked}

@@ -112,7 +112,7 @@ class RowTable(NDArrayOperatorsMixin):
         return self if table is self.table else RowTable(self.index, table)
 
     def take(self, which: Any, axis: int) -> Any:
-        """As numpy's ``take`` along one axis."""
+        """Do as numpy's ``take`` along one axis."""
         if axis in (-1, self.ndim - 1):
             table = self.table.take(which, axis=1)
             return table[self.index] if table.ndim == 1 else RowTable(self.index, table)
@@ -189,10 +189,10 @@ def _of_index(index: Any, table: Array) -> Any:
 def _elementwise(ufunc: Any, inputs: Sequence[Any]) -> RowTable | None:
     """Apply a function to tables, if all other operands are alike in all rows."""
     rows = [each for each in inputs if isinstance(each, RowTable)]
-    if all(each.index is rows[0].index for each in rows[1:]) or all(
-        np.array_equal(each.index, rows[0].index) for each in rows[1:]
+    if all(row.index is rows[0].index for row in rows[1:]) or all(
+        np.array_equal(row.index, rows[0].index) for row in rows[1:]
     ):
-        index, tables = rows[0].index, {id(each): each.table for each in rows}
+        index, tables = rows[0].index, {id(row): row.table for row in rows}
     else:
         met = _met_together(rows)
         if met is None:
@@ -213,9 +213,9 @@ def _elementwise(ufunc: Any, inputs: Sequence[Any]) -> RowTable | None:
 
 def _met_together(rows: Sequence[RowTable]) -> tuple[Array, dict[int, Array]] | None:
     """Return one index for several tables, and the tables by it."""
-    shape = np.broadcast_shapes(*(each.index.shape for each in rows))
-    labels = [np.broadcast_to(each.index, shape) for each in rows]
-    found = rows_of(labels, max(each.table.shape[1] for each in rows))
+    shape = np.broadcast_shapes(*(row.index.shape for row in rows))
+    labels = [np.broadcast_to(row.index, shape) for row in rows]
+    found = rows_of(labels, max(row.table.shape[1] for row in rows))
     if found is None:
         return None
     index, first = found

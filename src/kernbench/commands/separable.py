@@ -329,7 +329,7 @@ class Predicate:
     def with_shape(
         self, shape: tuple[int, ...], axes: Mapping[int, int] | None = None
     ) -> Predicate:
-        """As :meth:`Separable.with_shape`."""
+        """Do as :meth:`Separable.with_shape`."""
         if axes is None:
             return Predicate(shape, self.terms)
         terms: dict[Dims, Array] = {}
@@ -339,7 +339,7 @@ class Predicate:
         return conjunction(shape, terms)
 
     def at(self, dim: int, index: int) -> Predicate:
-        """As :meth:`Separable.at`."""
+        """Do as :meth:`Separable.at`."""
         terms: dict[Dims, Array] = {}
         for dims, array in self.terms.items():
             if dim in dims:
@@ -350,7 +350,7 @@ class Predicate:
         return conjunction(self.shape, terms)
 
     def take_programs(self, positions: Array) -> Predicate:
-        """As :meth:`Separable.take_programs`."""
+        """Do as :meth:`Separable.take_programs`."""
         return conjunction(
             self.shape,
             {

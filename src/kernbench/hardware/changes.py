@@ -109,7 +109,9 @@ def _overrides(machine: Machine, changes: Mapping[str, Any]) -> list[dict[str, A
     """Return the single links that differ, with those that are changed; empty if none is."""
     if not any("->" in key for key in changes) or machine.spec.links is None:
         return []
-    given = changes.get(_OVERRIDES, [each.model_dump() for each in machine.spec.links.overrides])
+    given = changes.get(
+        _OVERRIDES, [override.model_dump() for override in machine.spec.links.overrides]
+    )
     found = {(each["src_sip"], each["dst_sip"]): dict(each) for each in given}
     by_name = {link.name: link for link in machine.links}
     for key, value in changes.items():

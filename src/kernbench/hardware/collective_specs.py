@@ -40,9 +40,9 @@ class ProtocolSpec(Spec):
     """How the blocks of a collective hand chunks to each other, and what that costs."""
 
     launch_us: NotNegative = Fraction(0)
-    """From the call to the first byte on its way."""
+    """The time from the call to the first byte on its way."""
     launch_per_rank_us: NotNegative = Fraction(0)
-    """Added to ``launch_us`` for every rank of the group but one."""
+    """The time added to ``launch_us`` for every rank of the group but one."""
     step_us: NotNegative = Fraction(0)
     """From the arrival of a chunk to its use, for a flag; the latency of the route comes on top."""
     network_step_us: NotNegative | None = None
@@ -52,7 +52,7 @@ class ProtocolSpec(Spec):
     """In rail_tree and in_switch_tree: how much of a chunk a rank has before it hands on what it
     has; all of it when missing."""
     round_us: NotNegative = Fraction(0)
-    """Added to ``step_us`` for transfers that wait for a whole round of others."""
+    """The time added to ``step_us`` for transfers that wait for a whole round of others."""
     bandwidth_share: Share = Fraction(1)
     """Payload over the bytes that the links carry (flags), times what kernels reach of a link."""
     network_share: Share | None = None

@@ -19,11 +19,11 @@ class ExchangeKernel(Spec):
     launch_us: NotNegative
     """From the call to the first row on its way, with the counts that ranks exchange before."""
     doubling_us: NotNegative = Fraction(0)
-    """Added for every doubling of the nodes, or of the ranks of one node."""
+    """The time added for every doubling of the nodes, or of the ranks of one node."""
     expert_us: NotNegative = Fraction(0)
-    """Added for every expert."""
+    """The time added for every expert."""
     token_us: NotNegative = Fraction(0)
-    """Added for every token: what follows the exchange row by row, such as its sum."""
+    """The time added for every token: what follows the exchange row by row, such as its sum."""
     least_token_us: NotNegative = Fraction(0)
     """What a token takes at least, however few bytes it has."""
     pe_token_us: NotNegative = Fraction(0)
@@ -31,7 +31,7 @@ class ExchangeKernel(Spec):
     pe_row_us: NotNegative = Fraction(0)
     """A PE's time for a row, beside its bytes."""
     pe_gbps: Positive | None = None
-    """At what rate a PE copies rows; left out where PEs are never slower than links."""
+    """The rate at which a PE copies rows; left out where PEs are never slower than links."""
     link_share: Share = Fraction(1)
     """The share of a rank's links that rows of all PEs reach."""
     crowding: NotNegative = Fraction(0)
@@ -39,7 +39,7 @@ class ExchangeKernel(Spec):
     network_share: Share = Fraction(1)
     """The same share of a network interface."""
     crowded_nodes: Count | None = None
-    """From how many nodes on interfaces reach ``crowded_share`` of that."""
+    """How many nodes it takes for interfaces to reach ``crowded_share`` of that."""
     crowded_share: Share = Fraction(1)
     calm_us: NotNegative = Fraction(0)
     """What the network's queues take in before, as time at that rate."""
@@ -50,7 +50,7 @@ class ExchangeKernel(Spec):
     """Whether each choice of a token is sent, not one row to each rank that it meets."""
     source: str
     rows: int = Field(ge=0)
-    """To how many measured rows these were fitted."""
+    """How many measured rows these were fitted to."""
 
 
 class ExchangeKernels(Spec):

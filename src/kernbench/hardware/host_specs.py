@@ -30,7 +30,7 @@ class HostOperationSpec(Spec):
     foreach_tensor_us: NotNegative = Fraction("0.3")
     """What such an operation takes for each tensor of its first list."""
     recorded_us: NotNegative = Fraction("2.2")
-    """Added where autograd records an operation: its node, and what it saves."""
+    """The time added where autograd records an operation: its node, and what it saves."""
 
 
 class HostSpec(Spec):
@@ -62,7 +62,7 @@ class HostSpec(Spec):
     time: 19 us a cast of EfficientNet (nv-dle, B4 less B0) on DGX A100, 28 us on DGX-1.
     """
     backward_node_us: NotNegative = Fraction(4)
-    """Added to each operation of a backward pass but views: the engine runs a node."""
+    """The time added to each operation of a backward pass but views: the engine runs a node."""
     collective_us: NotNegative = Fraction(30)
     """Issuing a collective below Python: its work object, events between streams, the launch."""
     read_us: NotNegative = Fraction(12)
@@ -118,7 +118,7 @@ class HostSpec(Spec):
     CPU that takes 8.0 us for an entry (a guard takes 0.044 us), times 2.6, as it is 21 us above.
     """
     compiled_record_us: NotNegative = Fraction(23)
-    """Added where autograd records a graph: its node."""
+    """The time added where autograd records a graph: its node."""
     compiled_recorded_us: NotNegative = Fraction("0.87")
     """What that takes for each input of the graph."""
     compiled_node_us: NotNegative = Fraction(50)
@@ -154,4 +154,4 @@ class StorageSpec(Spec):
     filesystem_gbps: Positive
     """What all nodes together do."""
     latency_ms: NotNegative = Fraction(0)
-    """Until a file is open, and closed again."""
+    """The time until a file is open, and closed again."""

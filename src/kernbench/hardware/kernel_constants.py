@@ -36,7 +36,7 @@ class KernelConstants(Spec):
     miss_ns: NotNegative = Fraction(0)
     """What a trip waits longer where its loads come from HBM rather than from the cache."""
     tile_ns: NotNegative = Fraction(0)
-    """Paid once per tile: what comes before and after its loop."""
+    """The time paid once per tile: what comes before and after its loop."""
     row_ns: NotNegative = Fraction(0)
     """Paid per row of a tile, beside ``tile_ns``: queries that come in, results that go out."""
     narrow_access_clocks: NotNegative = Fraction(17, 2)
@@ -46,7 +46,7 @@ class KernelConstants(Spec):
     """Share of a PE's port at which a tile's results leave after its loop. 0: beside other
     loops."""
     fixed_us: NotNegative = Fraction(0)
-    """Paid once per launch, beyond the machine's front end."""
+    """The time paid once per launch, beyond the machine's front end."""
     ramp_us: NotNegative = Fraction(0)
     """In which memory reaches its rate: half of what cold bytes take, where they take as long."""
     source: str

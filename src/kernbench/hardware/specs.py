@@ -38,7 +38,7 @@ class GemmSpec(Spec):
     native_k: Count
     """Products that one pass adds up for each element of the result."""
     fill_drain_cycles: Cycles
-    """Paid once per command: filling and draining the array."""
+    """The time paid once per command: filling and draining the array."""
     efficiency: Share = Fraction(1)
     """Share of its peak that the engine reaches in short runs, once its operands are there."""
     flops_per_clock: dict[str, Count]
@@ -56,7 +56,7 @@ class MathRates(Spec):
     transcendental: Count
     """Exponentials, logarithms, roots, trigonometry."""
     convert: Count
-    """From one dtype to another."""
+    """A conversion from one dtype to another."""
     reduce: Count
     """Operands of sums, maxima and scans."""
     exchange: Count = 32
@@ -68,7 +68,7 @@ class MathSpec(Spec):
     """The vector engine of a PE."""
 
     startup_cycles: Cycles
-    """Paid once per command."""
+    """The time paid once per command."""
     elements_per_clock: MathRates
     """Its throughput, by class of operation."""
 
@@ -93,7 +93,7 @@ class WarpSpec(Spec):
     shared_bytes_per_clock: Count = 128
     """Bytes per clock of shared memory, to and from registers and the matrix engine."""
     dispatch_cycles: NotNegative = Fraction(11, 10)
-    """From one program that the device begins to the next, on whatever PE."""
+    """The time from one program that the device begins to the next, on whatever PE."""
     near_latency_cycles: Cycles = 40
     """Latency of a load that finds its bytes in the PE's own cache, where an earlier one left
     them."""
@@ -156,7 +156,7 @@ class CubeSpec(Spec):
     """Share of the bandwidth that loads reach with no stores beside them; that of streams when
     missing."""
     hbm_latency_ns: NotNegative
-    """From a request that misses the cache to its first byte."""
+    """The time from a request that misses the cache to its first byte."""
     hbm_burst_bytes: Count
     """The least that DRAM moves: masked or strided tiles move whole bursts."""
 
@@ -169,7 +169,7 @@ class CacheSpec(Spec):
     bandwidth_gbps: Positive
     """What all PEs together read and write in it at most."""
     latency_ns: NotNegative
-    """From a request that hits to its first byte."""
+    """The time from a request that hits to its first byte."""
     retained_share: Share
     """Share of the capacity within which data survives from one wave of programs to the next."""
     write_back: bool = False
@@ -191,7 +191,7 @@ class MathEnergies(Spec):
     transcendental: NotNegative
     """Exponentials, logarithms, roots, trigonometry."""
     convert: NotNegative
-    """From one dtype to another."""
+    """A conversion from one dtype to another."""
     reduce: NotNegative
     """Operands of sums, maxima and scans."""
     exchange: Count = 32
@@ -235,9 +235,9 @@ class PowerSpec(Spec):
     hbm_pj_per_byte: NotNegative
     """Between HBM and the cache: DRAM, its interface and its controller."""
     link_pj_per_byte: NotNegative = 0  # type: ignore[assignment]
-    """On each link inside a node that a byte takes, both ends together."""
+    """Energy of each link inside a node that a byte takes, both ends together."""
     network_pj_per_byte: NotNegative = 0  # type: ignore[assignment]
-    """On each link between nodes, as far as the device pays for it."""
+    """Energy of each link between nodes, as far as the device pays for it."""
     host_pj_per_byte: NotNegative = 0  # type: ignore[assignment]
     """Between the host and the SIP."""
 
@@ -305,16 +305,16 @@ class DieToDieSpec(Spec):
     bandwidth_gbps: Positive
     """Into one cube from all others."""
     latency_ns: NotNegative
-    """Added to an access to another cube."""
+    """The time added to an access to another cube."""
 
 
 class HostLinkSpec(Spec):
     """The path of copies between the host and a SIP."""
 
     bandwidth_gbps: Positive
-    """In either direction."""
+    """The bandwidth in either direction."""
     latency_ns: NotNegative
-    """Paid once per copy."""
+    """The time paid once per copy."""
 
 
 class SipSpec(Spec):

@@ -76,7 +76,7 @@ def place(strand: Strand, op: Op, commands: tuple[Command, ...]) -> tuple[Comman
         SplitPrograms: Programs reach different tensors by one command.
         BadPointerError: An address belongs to no tensor that the launch can reach.
     """
-    commands = tuple(placed for each in commands for placed in _placed(strand, op, each))
+    commands = tuple(placed for command in commands for placed in _placed(strand, op, command))
     for each in transfers_of(commands):
         strand.launch.memory.check_pointer(access_of(each).param)
     return commands
@@ -94,14 +94,14 @@ def execute(strand: Strand, commands: tuple[Command, ...]) -> None:
         OutOfBoundsError: An access leaves its tensor.
     """
     frame, transfers = strand.launch.memory.frame, transfers_of(commands)
-    strand.polled |= any(not isinstance(each, DmaWrite) for each in transfers)
+    strand.polled |= any(not isinstance(transfer, DmaWrite) for transfer in transfers)
     if strand.launch.memory.is_partial:
         commands = known_part(strand, commands)
         if not commands:
             return
     kept = frozenset(tile.slot for command in commands for tile in results(command))
     capture(strand, commands, kept)()
-    copies = any(isinstance(each, DmaRead) for each in transfers)
+    copies = any(isinstance(transfer, DmaRead) for transfer in transfers)
     for slot in kept:
         value = frame.values[slot]
         shows = copies and strand.launch.memory.shows(value)
@@ -136,7 +136,7 @@ def capture(
             if ~slot in strand.data:
                 given[plan.shadow(slot)] = strand.data[~slot].array
         issued = watch.issue(program_ids, transfers) if later else None
-    stores = any(isinstance(each, DmaWrite) for each in transfers)
+    stores = any(isinstance(transfer, DmaWrite) for transfer in transfers)
 
     def run() -> None:
         frame = memory.frame
@@ -148,7 +148,7 @@ def capture(
         if watch is not None:
             for slot in kept:
                 strand.keep_shadow(slot, frame.values[plan.shadow(slot)])
-        if any(not isinstance(each, DmaRead) for each in transfers):
+        if any(not isinstance(transfer, DmaRead) for transfer in transfers):
             memory.version += stores or frame.changed
 
     return run

@@ -59,7 +59,7 @@ def _is_known(command: Command, known: set[int], memory: LaunchMemory) -> bool:
 
 def _is_known_loop(loop: Loop, known: set[int], memory: LaunchMemory) -> bool:
     inits = [each.init for each in loop.carried if isinstance(each.init, Tile)]
-    if any(each.slot not in known for each in inits):
+    if any(init.slot not in known for init in inits):
         return False
     inside = known | {each.arg.slot for each in loop.carried}
     for command in loop.body:

@@ -194,7 +194,9 @@ def check_accesses(strand: Strand, op: Op, commands: Sequence[Command]) -> None:
     Raises:
         UndefinedValueError: A program with an active lane uses one.
     """
-    transfers = [each for each in commands if isinstance(each, DmaRead | DmaWrite | Atomic)]
+    transfers = [
+        command for command in commands if isinstance(command, DmaRead | DmaWrite | Atomic)
+    ]
     if not transfers or op.name not in _MASKS:
         return
     mask = _MASKS[op.name]

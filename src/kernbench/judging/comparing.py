@@ -27,9 +27,9 @@ class Expected:
     """What the reference returns for some inputs."""
 
     plain: list[Tensor]
-    """Of the reference as it is, on the host."""
+    """Results of the reference as it is, on the host."""
     exact: list[Tensor | None]
-    """Of the same in float64; None where it does not run so, or results are no floats."""
+    """Its results in float64; None where it does not run so, or results are no floats."""
     inputs: list[Tensor]
     """What the reference left of its inputs, on the host."""
     in_inputs: bool

@@ -32,7 +32,7 @@ class Execution:
     """What a record came to."""
 
     results: Any
-    """Of the form that the candidate returned; None where that is no tensor."""
+    """Results in the form that the candidate returned; None where that is no tensor."""
     inputs: list[Tensor]
     """What was passed, as the record left it."""
 
@@ -52,9 +52,9 @@ class Executor:
         """
         self._record, self._index = record, 0
         self.writes: Writes = {}
-        """By launch, which arguments it writes."""
+        """The arguments that each launch writes."""
         self._spans: dict[int, list[tuple[int, int]]] = {}
-        """By memory, from which byte to which a step writes."""
+        """The bytes that steps write, from one to another, by memory."""
         self._events: dict[int, Any] = {}
         self._works: dict[int, Any] = {}
         """Collectives by the number of their step."""

@@ -31,7 +31,7 @@ class Record:
     """One call of a candidate: what it launched, on which memory, and which tensors it returned."""
 
     steps: list[dict[str, Any]] = field(default_factory=list)
-    """In program order: operations, launches, collectives, events of streams."""
+    """Operations, launches, collectives and events of streams, in program order."""
     kernels: list[dict[str, Any]] = field(default_factory=list)
     """Each Triton kernel as TTIR, with its launch options."""
     storages: list[dict[str, Any]] = field(default_factory=list)

@@ -56,9 +56,9 @@ def scan(text: str) -> Scan:
     modules: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for each in node.names:
-                modules[each.asname or each.name.split(".")[0]] = (
-                    each.name if each.asname else each.name.split(".")[0]
+            for alias in node.names:
+                modules[alias.asname or alias.name.split(".")[0]] = (
+                    alias.name if alias.asname else alias.name.split(".")[0]
                 )
         elif isinstance(node, ast.ImportFrom) and node.module:
             for each in node.names:
@@ -66,15 +66,15 @@ def scan(text: str) -> Scan:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             marks = {_dotted(_called(each), modules) for each in node.decorator_list}
-            if any(each.endswith((".jit", "gluon.jit")) for each in marks):
+            if any(mark.endswith((".jit", "gluon.jit")) for mark in marks):
                 found.kernels.add(node.name)
         for line in _tricks_of(node, modules):
             if line not in found.tricks:
                 found.tricks.append(line)
-    names = {each.split(".")[-1] for each in modules.values()} | {
+    names = {module.split(".")[-1] for module in modules.values()} | {
         node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
     }
-    parts = {part for each in modules.values() for part in each.split(".")}
+    parts = {part for module in modules.values() for part in module.split(".")}
     found.cuda = next((each for each in _CUDA if each in names | parts), "")
     return found
 
@@ -98,7 +98,7 @@ def _tricks_of(node: ast.AST, modules: dict[str, str]) -> Iterator[str]:
     if isinstance(node, ast.Call):
         yield from _called_for(node, modules)
     elif isinstance(node, (ast.Import, ast.ImportFrom)):
-        given = [each.name for each in node.names] + [getattr(node, "module", None) or ""]
+        given = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
         if any(each.split(".")[0] == "kernbench" for each in given):
             yield f"it looks for kernbench (line {node.lineno})"
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -134,4 +134,4 @@ def _called_for(node: ast.Call, modules: dict[str, str]) -> Iterator[str]:
 
 def _is_guarded(name: str) -> bool:
     parts = name.split(".")
-    return parts[0] in _GUARDED and not any(each in _SETTINGS for each in parts)
+    return parts[0] in _GUARDED and not any(part in _SETTINGS for part in parts)

@@ -133,7 +133,7 @@ class MachineTime:
     compiled_ns: float | None
     """``torch.compile`` of the reference, where it was asked for."""
     speedup: float | None
-    """Over eager."""
+    """The speed-up over eager."""
     speedup_low: float | None
     speedup_high: float | None
     speed: str
@@ -159,7 +159,7 @@ class Verdict:
     why: str
     """One sentence."""
     seed: int
-    """Of the judge's inputs; the same seed gives the same verdict."""
+    """The seed of the judge's inputs; the same one gives the same verdict."""
     failure: Failure | None = None
     sizes: list[SizeResult] = field(default_factory=list)
     times: list[MachineTime] = field(default_factory=list)

@@ -23,7 +23,7 @@ class KernelChoice:
 
     @property
     def total_us(self) -> float:
-        return sum(each.total_us for each in self.times)
+        return sum(time.total_us for time in self.times)
 
 
 def fastest(

@@ -106,7 +106,7 @@ class Convolution:
     strided: bool = False
     """Whether windows begin further than an element from each other."""
     dims: int = 2
-    """Of an image: 3 of a volume."""
+    """The dimensions of an image; a volume has 3."""
     by_graph: bool = True
     """Whether the framework asks cuDNN 8 for a graph of operations, and gets what its engines take
     as it is; else by the calls of version 7, which pad channels to groups of 8."""
@@ -311,7 +311,7 @@ def _moves(conv: Convolution, sip: SipSpec, library: KernelLibrary) -> tuple[Lib
     is_in_phases = conv.strided and conv.which is ConvolutionPass.TO_INPUT
     if is_in_phases and conv.planar and conv.itemsize == _WIDE:
         sizes.append(conv.given_bytes)
-    return tuple(streamed(name, each, each) for each in sizes)
+    return tuple(streamed(name, size, size) for size in sizes)
 
 
 def _stores_planes(conv: Convolution, sip: SipSpec) -> bool:

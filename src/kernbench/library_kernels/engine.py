@@ -37,7 +37,7 @@ class KernelTime:
     """Where the time of one launch goes, in microseconds."""
 
     total_us: float
-    """With the machine's front end and latency."""
+    """The time with the machine's front end and latency."""
     tiles_us: float
     """What the PEs take for all tiles."""
     tensor_us: float
@@ -140,7 +140,7 @@ def _from_memory(kernel: LibraryKernel, sip: SipSpec, reuse: Reuse | None) -> tu
         return missed * read, missed * written
     if reuse is None:
         return read, written
-    if not any(each.trip.flops or each.trip.simple for each in kernel.tiles):
+    if not any(tile.trip.flops or tile.trip.simple for tile in kernel.tiles):
         # What only copies reads no weights.
         reuse = reuse._replace(cold_bytes=0)
     return reuse.from_memory(read, written, sip)

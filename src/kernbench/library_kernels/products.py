@@ -171,10 +171,10 @@ def grouped_kernels(
     by_group = [
         [
             kernel
-            for (kernel,) in product_candidates(replace(each, may_split=False), sip, prefix)
+            for (kernel,) in product_candidates(replace(product, may_split=False), sip, prefix)
             if kernel.name != _VECTOR
         ]
-        for each in products
+        for product in products
     ]
     by_tile = zip(*by_group, strict=True)
     return fastest(((_one_launch(kernels),) for kernels in by_tile), sip, library)
@@ -184,8 +184,8 @@ def _one_launch(kernels: Sequence[LibraryKernel]) -> LibraryKernel:
     """Return a launch of the tiles of several, of which those that do the same are counted once."""
     launch = merged(kernels)
     counts = Counter[Tiles]()
-    for each in launch.tiles:
-        counts[replace(each, count=1)] += each.count
+    for tile in launch.tiles:
+        counts[replace(tile, count=1)] += tile.count
     alike = (replace(each, count=count) for each, count in counts.items())
     return replace(launch, tiles=tuple(alike))
 

@@ -15,7 +15,7 @@ class AutogradPhase(IntEnum):
     """When a program runs an operation, which decides how soon its memory is used again."""
 
     UNRECORDED = 0
-    """Without autograd: results are read by the next operation, and then their memory is reused."""
+    """No autograd: results are read by the next operation, and then their memory is reused."""
     RECORDED = 1
     """Recorded by autograd: results are read by the next operation, and kept for the backward."""
     BACKWARD = 2

@@ -74,7 +74,7 @@ class LibraryKernel:
 
     @property
     def num_tiles(self) -> int:
-        return sum(each.count for each in self.tiles)
+        return sum(tile.count for tile in self.tiles)
 
     @property
     def hbm_bytes(self) -> float:
@@ -83,14 +83,14 @@ class LibraryKernel:
     @property
     def flops(self) -> float:
         """Of the matrix engines, padding included."""
-        return sum(each.count * each.trips * each.trip.flops for each in self.tiles)
+        return sum(tile.count * tile.trips * tile.trip.flops for tile in self.tiles)
 
     @property
     def port_bytes(self) -> float:
         """Bytes between the PEs and the rest of the device."""
         return sum(
-            each.count * (each.trips * each.trip.loaded_bytes + each.stored_bytes)
-            for each in self.tiles
+            tile.count * (tile.trips * tile.trip.loaded_bytes + tile.stored_bytes)
+            for tile in self.tiles
         )
 
 
@@ -98,10 +98,10 @@ def merged(kernels: Sequence[LibraryKernel]) -> LibraryKernel:
     """Return one launch with the tiles and bytes of several of the same kernel."""
     if len(kernels) == 1:
         return kernels[0]
-    tiles = [tiles for each in kernels for tiles in each.tiles]
+    tiles = [tiles for kernel in kernels for tiles in kernel.tiles]
     return replace(
         kernels[0],
         tiles=tuple(sorted(tiles, key=lambda each: each.trips, reverse=True)),
-        hbm_read_bytes=sum(each.hbm_read_bytes for each in kernels),
-        hbm_written_bytes=sum(each.hbm_written_bytes for each in kernels),
+        hbm_read_bytes=sum(kernel.hbm_read_bytes for kernel in kernels),
+        hbm_written_bytes=sum(kernel.hbm_written_bytes for kernel in kernels),
     )

@@ -71,7 +71,7 @@ def lanes_of(schedule: Schedule, machine: Machine, sips: Positions) -> PortLanes
     nodes = sips // machine.sips_per_node
     if not schedule.striped or machine.spec.collectives is None or nodes[0] == nodes[-1]:
         return PortLanes(are_shared=not own)
-    bundles = [[np.unique(each[nodes == node]) for node in np.unique(nodes)] for each in ports]
+    bundles = [[np.unique(port[nodes == node]) for node in np.unique(nodes)] for port in ports]
     between = min(len(each) for bundle in bundles for each in bundle)
     links = np.concatenate([each[:between] for bundle in bundles for each in bundle])
     inside = 1

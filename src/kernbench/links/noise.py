@@ -98,7 +98,7 @@ class NetworkNoise:
             return 0
         taken = {machine.flapping_links.get(link) for link in placed.links.tolist()}
         outages = [self._outages_of(wire) for wire in sorted(each for each in taken if each)]
-        return max((each.delay_ps(start_ps, end_ps) for each in outages), default=0)
+        return max((outage.delay_ps(start_ps, end_ps) for outage in outages), default=0)
 
     def _outages_of(self, wire: tuple[int, int]) -> Interruptions:
         found = self._outages.get(wire)

@@ -43,7 +43,7 @@ class Round:
     steps: tuple[Step, ...]
     wires: Wires
     hops: Iterable[RouteHop]
-    """To be gone through once."""
+    """The hops of all transfers, to be gone through once."""
     sizes: Positions
     """The size of every transfer, as a position in the plan's ``sizes``."""
     memory_ps: Times
@@ -78,11 +78,11 @@ class LinkPlan:
     memory_ps: Times
     """The least time of taking a chunk in, by ``(reduce * ranks + rank) * len(sizes) + size``."""
     entry_ps: int
-    """From the call to the first transfer."""
+    """The time from the call to the first transfer."""
     step_ps: int
-    """From the arrival of a chunk to its use."""
+    """The time from the arrival of a chunk to its use."""
     round_ps: int
-    """Before every round but the first."""
+    """The time before every round but the first."""
     exit_ps: Times
     """Per rank, from its last transfer to its end."""
     hbm_ps: Times
@@ -345,7 +345,7 @@ def _memory_ps(specs: Sequence[SipSpec], sizes: Sequence[int], traffic: int) -> 
 def _largest_sent(schedule: Schedule) -> int:
     """Return the bytes of the largest chunk that travels; a root's own may stay where it is."""
     sizes = (schedule.step_bytes(step) for step in schedule.steps)
-    return max((int(each.max()) for each in sizes if len(each)), default=0)
+    return max((int(size.max()) for size in sizes if len(size)), default=0)
 
 
 def _hbm_traffic(schedule: Schedule) -> tuple[Times, int]:

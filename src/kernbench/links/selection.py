@@ -127,7 +127,7 @@ class Selector:
 
     def _choose(self, asked: Asked, sips: tuple[int, ...], algorithm: str, protocol: str) -> Choice:
         candidates = self._candidates(asked, sips, algorithm, protocol)
-        fitting = [each for each in candidates if not each.why_not]
+        fitting = [candidate for candidate in candidates if not candidate.why_not]
         if not fitting:
             reasons = dict.fromkeys(
                 f"{each.algorithm}{'/' * bool(each.protocol)}{each.protocol} {each.why_not}"

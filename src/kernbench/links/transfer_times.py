@@ -195,9 +195,9 @@ class _Run:
         if self._trail is not None or not self._links_alike or not len(head):
             return None
         states = [head, tail, self._free]
-        if any(each[0] != each[-1] or (each != each[0]).any() for each in states):
+        if any(state[0] != state[-1] or (state != state[0]).any() for state in states):
             return None
-        return _Alike(*(int(each[0]) for each in states))
+        return _Alike(*(int(state[0]) for state in states))
 
     def _pass_alike(self, alike: _Alike) -> _Alike:
         """Move one transfer over each link, all transfers being alike."""

@@ -114,7 +114,7 @@ def steps_in_use(
 
     That is: the numbers of the events, their times in ps, the bytes that are in use from each on.
     """
-    columns = np.array([_FIELDS(each) for each in entries], np.int64).reshape(-1, 5).T
+    columns = np.array([_FIELDS(entry) for entry in entries], np.int64).reshape(-1, 5).T
     begin, end, begin_ps, end_ps, size_bytes = columns
     freed = end != NEVER
     numbers = np.concatenate([begin, end[freed]])
@@ -208,7 +208,7 @@ class AllocationLog:
 
     def on(self, sip_id: int) -> list[Allocation]:
         """Return the allocations on one SIP."""
-        return [each for each in self.entries if each.sip_id == sip_id]
+        return [entry for entry in self.entries if entry.sip_id == sip_id]
 
     def columns(self) -> list[Sequence[Any]]:
         """Return the fields of all allocations, in the order of :data:`FIELDS`."""

@@ -101,8 +101,8 @@ def _expand(
     ``collectives`` are the launch ids of collectives, as the log numbers them, from 1.
     """
     num = len(instances)
-    ranks = np.array([each.ranks for each in instances], dtype=np.int32)
-    sips = np.array([each.sips for each in instances], dtype=np.int32)
+    ranks = np.array([instance.ranks for instance in instances], dtype=np.int32)
+    sips = np.array([instance.sips for instance in instances], dtype=np.int32)
     position = np.maximum(rows["rank"], 0)
     peer = rows["peer"]
     template = instances[0].template
@@ -111,9 +111,9 @@ def _expand(
         return np.repeat(values, rows.num_rows)
 
     columns = {name: np.tile(rows[name], num) for name in _SAME}
-    columns["launch"] = per_instance(np.array([each.launch_id for each in instances]))
+    columns["launch"] = per_instance(np.array([instance.launch_id for instance in instances]))
     nothing = (0,) * len(instances[0].ranks)
-    after = np.array([each.after or nothing for each in instances])[:, position].ravel()
+    after = np.array([instance.after or nothing for instance in instances])[:, position].ravel()
     columns["after"] = np.where(after < 0, collectives[np.maximum(-after, 0)], after)
     columns["rank"] = ranks[:, position].ravel()
     columns["sip"] = sips[:, position].ravel()
@@ -128,7 +128,7 @@ def _expand(
     for side in ("src", "dst"):
         columns[f"{side}_address"] = _addresses(instances, rows[f"{side}_param"])
     name, algorithm = vocabulary.code(template.name), vocabulary.code(template.algorithm)
-    streams = np.array([vocabulary.code(each.stream) for each in instances], dtype=np.int32)
+    streams = np.array([vocabulary.code(instance.stream) for instance in instances], dtype=np.int32)
     columns["name"] = np.full(num * rows.num_rows, name, dtype=np.int32)
     columns["algorithm"] = np.full(num * rows.num_rows, algorithm, dtype=np.int32)
     columns["stream"] = per_instance(streams)
@@ -136,7 +136,9 @@ def _expand(
 
 
 def _addresses(instances: Sequence[Instance], param: Column) -> Column:
-    width = max(int(param.max(initial=-1)), *(len(each.addresses) for each in instances)) + 1
+    width = (
+        max(int(param.max(initial=-1)), *(len(instance.addresses) for instance in instances)) + 1
+    )
     # One column more, of zeros, is what index -1 (no parameter) reads.
     table = np.zeros((len(instances), width + 1), dtype=np.int64)
     for index, each in enumerate(instances):

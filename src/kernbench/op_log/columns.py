@@ -51,7 +51,7 @@ def command_columns(log: OpLog) -> CommandColumns:
         templates,
         streams,
         addresses,
-        np.array([len(each) if type(each) is tuple else 1 for each in ranks], np.int64),
+        np.array([len(rank) if type(rank) is tuple else 1 for rank in ranks], np.int64),
         *map(_flat, (ranks, sips, starts_ps, ends_ps, after)),
     )
 

@@ -43,9 +43,9 @@ class WorkCounts:
     """Through the ports of PEs."""
     hbm_bytes: float = 0
     link_bytes: float = 0
-    """On all links inside nodes."""
+    """Bytes on all links inside nodes."""
     network_bytes: float = 0
-    """On all links between nodes."""
+    """Bytes on all links between nodes."""
     host_bytes: float = 0
 
     def energies_pj(self, power: PowerSpec) -> dict[Energy, float]:
@@ -161,7 +161,7 @@ def core_ps(cool_ps: int, hbm_ps: int, others_ps: Iterable[int]) -> int:
 def added(*parts: Mapping[Energy, int]) -> dict[Energy, int]:
     """Return the sums of energies, part by part."""
     found: dict[Energy, int] = {}
-    for each in parts:
-        for name, pj in each.items():
+    for part in parts:
+        for name, pj in part.items():
             found[name] = found.get(name, 0) + pj
     return found

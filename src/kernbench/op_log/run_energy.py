@@ -32,7 +32,7 @@ class RankEnergy(TypedDict):
     rank: int
     energy_j: float
     average_w: float
-    """Over the whole run."""
+    """The average over the whole run."""
     peak_w: float
     """The most that it draws at a time."""
 
@@ -45,7 +45,7 @@ class UseEnergy(TypedDict):
     """The kind of command in the op log: ``kernel``, ``collective``, ``copy`` or ``fill``."""
     count: int
     energy_j: float
-    """Beside the idle device."""
+    """The energy beside the idle device's."""
     parts_j: dict[str, float]
     """The same by what it goes to."""
     average_w: float
@@ -218,9 +218,9 @@ class _Drawn:
 
     times_ps: Column
     watts: Column
-    """From each time on, at the limit or below."""
+    """The power from each time on, at the limit or below."""
     less: Column
-    """Of what its commands take on the clock, the share that they do without from each time on."""
+    """The share of what its commands take on the clock that they do without from each time on."""
 
 
 def _drawn(
@@ -312,7 +312,7 @@ def _powers(spans: Spans, machine: Machine, ranks: int) -> list[PowerSpec] | Non
 
 def _energies(spans: Spans) -> dict[Energy, Column]:
     """Return what each entry takes, by part; without parts that nothing takes."""
-    used = {part for each in spans.templates for part, pj in each.energy_pj.items() if pj}
+    used = {part for template in spans.templates for part, pj in template.energy_pj.items() if pj}
     return {part: _shares(spans, part) for part in Energy if part in used}
 
 
@@ -394,7 +394,7 @@ def _exposed_of(spans: Spans, entries: Sequence[Column]) -> list[tuple[Column, C
 
     ``entries`` are those of each rank.
     """
-    kinds = np.array([each.kind for each in spans.templates], dtype="U10")
+    kinds = np.array([template.kind for template in spans.templates], dtype="U10")
     return [_exposed(spans, kinds[spans.template[mine]], mine) for mine in entries]
 
 

@@ -55,7 +55,7 @@ def build_spans(log: OpLog) -> Spans:
     """Return the log's instances as columns."""
     commands = command_columns(log)
     numbers: dict[Template, int] = {}
-    template_of = [numbers.setdefault(each, len(numbers)) for each in commands.templates]
+    template_of = [numbers.setdefault(template, len(numbers)) for template in commands.templates]
     sizes = commands.num_ranks
     instance = np.repeat(np.arange(len(sizes)), sizes)
     return Spans(

@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"#?\d+")
 
 
 class _Named(NamedTuple):
-    """From when and until when a host was in a step or a range."""
+    """When a host came into a step or a range, and when it left it."""
 
     name: str
     start_ps: int
@@ -61,7 +61,7 @@ class RunSteps:
     @property
     def steady(self) -> int:
         """The number of the step that stands for others: of those behind the first, the median."""
-        lengths = [each.window.mean_ps for each in self.steps[1:]]
+        lengths = [step.window.mean_ps for step in self.steps[1:]]
         return 1 + lengths.index(median_low(lengths))
 
     def again(self, log: OpLog) -> RunSteps | None:
@@ -169,7 +169,7 @@ def _windows(log: OpLog, how: _How, like: OpLog | None = None) -> list[dict[int,
             )
             found.append((start_ps, end_ps))
     running = log.running or sorted(
-        {*by_rank, *(rank for each in log.instances for rank in each.ranks)}
+        {*by_rank, *(rank for instance in log.instances for rank in instance.ranks)}
     )
     first = intervals[min(by_rank)]
     count = min(map(len, intervals.values()))
@@ -205,9 +205,9 @@ def _optimizer_steps(log: OpLog) -> dict[int, list[_Named]]:
         return {}
     name = max(calls, key=lambda each: each.end_ps).name
     ends: dict[int, list[int]] = {}
-    for each in calls:
-        if each.name == name:
-            ends.setdefault(each.rank, []).append(each.end_ps)
+    for call in calls:
+        if call.name == name:
+            ends.setdefault(call.rank, []).append(call.end_ps)
     found = {}
     for rank, times in ends.items():
         edges = [_loop_begin(log, rank, min(times)), *sorted(times)]
@@ -243,7 +243,7 @@ def _lines_of_host(log: OpLog, rank: int) -> list[tuple[Site, int]]:
 
 def _visits(log: OpLog, site: Site) -> dict[int, list[_Named]]:
     found: dict[int, list[_Named]] = {}
-    for rank in sorted({each.rank for each in log.host_spans}):
+    for rank in sorted({span.rank for span in log.host_spans}):
         came = [
             next(visits)[1]
             for is_there, visits in groupby(
@@ -251,7 +251,7 @@ def _visits(log: OpLog, site: Site) -> dict[int, list[_Named]]:
             )
             if is_there
         ]
-        last = max((each.end_ps for each in log.host_spans if each.rank == rank), default=0)
+        last = max((span.end_ps for span in log.host_spans if span.rank == rank), default=0)
         if came:
             edges = pairwise([*came, last])
             found[rank] = [_Named(f"step {k}", *each) for k, each in enumerate(edges)]
@@ -264,4 +264,4 @@ def _is_at(site: Site, wanted: Site) -> bool:
 
 def all_steps(steps: Iterable[RunStep]) -> Window:
     """Return the window of some steps together."""
-    return joined([each.window for each in steps])
+    return joined([step.window for step in steps])

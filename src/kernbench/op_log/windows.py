@@ -107,13 +107,13 @@ def overlap_ps(within: Window | None, rank: int, start_ps: int, end_ps: int) -> 
 
 def joined(windows: Sequence[Window]) -> Window:
     """Return the window of all that is in one of some."""
-    ranks = dict.fromkeys(rank for each in windows for rank in each.ranks)
+    ranks = dict.fromkeys(rank for window in windows for rank in window.ranks)
     return Window({rank: [i for w in windows for i in w.intervals(rank)] for rank in ranks})
 
 
 def _disjoint(intervals: Iterable[Interval]) -> _Intervals:
     found: list[list[int]] = []
-    for start, end in sorted(each for each in intervals if each[0] < each[1]):
+    for start, end in sorted(interval for interval in intervals if interval[0] < interval[1]):
         if found and start <= found[-1][1]:
             found[-1][1] = max(found[-1][1], end)
         else:
@@ -126,7 +126,7 @@ _NEVER = _disjoint(())
 
 
 class DeviceTimes:
-    """By when a rank's device has done what its host had launched until then.
+    """The time by which a rank's device has done what its host had launched until then.
 
     A range of a program is one of its host's time, which runs ahead of the device. What counts for
     a range is the time from when all is done that was launched before it, until all is done that
@@ -143,7 +143,7 @@ class DeviceTimes:
                 for name in log.graphs.get(label) or (label,):
                     launched[rank, name].append(start_ps)
         commands = command_columns(log)
-        names = [each.name for each in commands.templates]
+        names = [template.name for template in commands.templates]
         entries = zip(
             commands.starts_ps.tolist(),
             commands.ranks.tolist(),

@@ -23,7 +23,7 @@ def energy(run: SavedRun) -> dict[str, Any] | None:
     None: the run's machine says nothing of energy, or the run was saved without.
     """
     found = energy_of(run.log, run.machine, run.ranks)
-    is_counted = any(each.template.energy_pj for each in run.log.instances)
+    is_counted = any(instance.template.energy_pj for instance in run.log.instances)
     if found is None or not is_counted:
         return None
     if run.log.running is not None:

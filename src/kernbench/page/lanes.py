@@ -138,18 +138,18 @@ def _lanes(log: OpLog, things: _Things) -> list[_Lane]:
             host = found.setdefault((span.rank, 0, ""), _Lane(span.rank, "host", "host"))
             thing = things.of_host(span.kind, span.label)
             host.add(span.start_ps, span.end_ps, thing, launched.get(number, 0))
-    for each in log.instances:
-        thing = things.of_template(each.template)
-        last_ps = max(each.starts_ps)
-        befores = each.after or (0,) * len(each.ranks)
+    for instance in log.instances:
+        thing = things.of_template(instance.template)
+        last_ps = max(instance.starts_ps)
+        befores = instance.after or (0,) * len(instance.ranks)
         for rank, start_ps, end_ps, before in zip(
-            each.ranks, each.starts_ps, each.ends_ps, befores, strict=True
+            instance.ranks, instance.starts_ps, instance.ends_ps, befores, strict=True
         ):
-            lane = found.get((rank, 1, each.stream))
+            lane = found.get((rank, 1, instance.stream))
             if lane is None:
-                lane = found[rank, 1, each.stream] = _Lane(rank, "stream", each.stream)
+                lane = found[rank, 1, instance.stream] = _Lane(rank, "stream", instance.stream)
             late = min(last_ps, end_ps) - start_ps
-            lane.add(start_ps, end_ps, thing, each.launch_id, late, log.number_of(before))
+            lane.add(start_ps, end_ps, thing, instance.launch_id, late, log.number_of(before))
     return [found[key] for key in sorted(found)]
 
 

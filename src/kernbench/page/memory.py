@@ -32,8 +32,8 @@ def memory(log: OpLog) -> dict[str, Any] | None:
     if log.allocations is None:
         return {"is_recorded": False}
     by_owner: dict[tuple[int, int], list[Allocation]] = {}
-    for each in log.allocations.entries:
-        by_owner.setdefault((each.rank, each.sip_id), []).append(each)
+    for entry in log.allocations.entries:
+        by_owner.setdefault((entry.rank, entry.sip_id), []).append(entry)
     if not by_owner:
         return None
     found = memory_use(log)
@@ -64,7 +64,7 @@ def memory(log: OpLog) -> dict[str, Any] | None:
 
 def _curve(entries: Sequence[Allocation], end_ps: int) -> Column:
     """Return the bytes by part of the run and phase, at each part's moment with the most."""
-    freed = [each for each in entries if each.end != NEVER]
+    freed = [entry for entry in entries if entry.end != NEVER]
     numbers = np.array([*(a.begin for a in entries), *(a.end for a in freed)])
     order = np.argsort(numbers)
     times_ps = np.array([*(a.begin_ps for a in entries), *(a.end_ps for a in freed)])[order]

@@ -21,7 +21,7 @@ class Packed(TypedDict):
 
     rows: int
     columns: list[str]
-    """In the order in which they stand in ``data``, each as differences of neighbours."""
+    """Columns in the order in which they stand in ``data``, as differences of neighbours."""
     data: str
     """Base64 of raw deflate of zigzag varints, little end first."""
 

@@ -27,13 +27,13 @@ class _LeastProgram:
     """The least times of one program, on its PE and on shared resources."""
 
     loop_ps: float
-    """From its start to the end of its last dot."""
+    """The time from its start to the end of its last dot."""
     left_ps: float
-    """From its start until its PE is free of it, with its results under way."""
+    """The time from its start until its PE is free of it, with its results under way."""
     end_ps: float
-    """From its start until its results have arrived, and all its transfers ended."""
+    """The time from its start until its results have arrived, and all its transfers ended."""
     busy_ps: float
-    """On the busiest queue of its PE, or its share of the cache or of HBM."""
+    """The time on the busiest queue of its PE, or its share of the cache or of HBM."""
 
 
 class GemmBounds:

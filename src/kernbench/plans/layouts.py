@@ -133,7 +133,7 @@ def layouts(
     """
     refused += _asked_in_vain(model, job, node, limits)
     sizes = [each for each in range(1, job.devices + 1) if job.devices % each == 0]
-    for tp in (each for each in sizes if each <= node and limits.allow("tp", each)):
+    for tp in (size for size in sizes if size <= node and limits.allow("tp", size)):
         try:
             config_of(model, tp, False)
         except UsageError as error:
@@ -185,7 +185,7 @@ def _microbatched(
         return
     own = job.batch // dp
     experts = _divisors(dp, model.experts) if model.experts else [1]
-    for ep in (each for each in experts if limits.allow("ep", each)):
+    for ep in (expert for expert in experts if limits.allow("ep", expert)):
         common: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "ep": ep}
         if not job.trains:
             parts = pp if own % pp == 0 else 1

@@ -99,7 +99,7 @@ def _order(stages: int, microbatches: int, stage: int, chunks: int) -> list[tupl
         warm_up = min(stages - stage - 1, microbatches)
     else:
         warm_up = min((stages - stage - 1) * 2 + (chunks - 1) * stages, microbatches * chunks)
-    steps = [(True, *each) for each in forwards[:warm_up]]
+    steps = [(True, *forward) for forward in forwards[:warm_up]]
     for index in range(microbatches * chunks):
         if warm_up + index < len(forwards):
             steps.append((True, *forwards[warm_up + index]))

@@ -455,7 +455,7 @@ class PlanTimes:
         """Return the time, the calls and the bytes of a layer's TP collectives, each alone."""
         config = config_of(self.model, size, parallel)
         uses = sharding.collectives_per_step(config, tokens, training=training)
-        inside = [each for each in uses if each.count >= config.num_layers]
+        inside = [use for use in uses if use.count >= config.num_layers]
         timed = sharding.time_collectives(inside, self._of(size))
         layers = config.num_layers
         return (

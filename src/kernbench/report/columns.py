@@ -33,7 +33,7 @@ class Column:
     title: str
     numbers: Callable[[Row, Peaks], Numbers]
     text: Callable[[Numbers, bool], str]
-    """From the numbers, and whether the table is a wide one."""
+    """The cell's text, from the numbers and whether the table is a wide one."""
     narrow_title: str | None = None
     least_width: int = 0
     is_summed: bool = False

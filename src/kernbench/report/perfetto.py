@@ -94,7 +94,7 @@ class TraceForm(NamedTuple):
     """How a timeline is written."""
 
     is_native: bool = False
-    """As Perfetto's own protocol buffer, else as JSON."""
+    """Whether it is Perfetto's own protocol buffer; else JSON."""
     is_compressed: bool = False
 
 
@@ -156,7 +156,8 @@ class _TraceWriter:
         self.most = max(LEAST_PER_TRACK, most_slices // max(num_tracks, 1))
         self.timeline = Timeline(log, self.most)
         totals = [
-            (each.hbm_bytes, each.hbm_bytes_by_rank) for each in self.timeline.spans.templates
+            (template.hbm_bytes, template.hbm_bytes_by_rank)
+            for template in self.timeline.spans.templates
         ]
         self.hbm_bytes = self.timeline.spans.shares(totals)
         self.power: list[tuple[Column, Column]] | None = None
@@ -389,7 +390,7 @@ class _TraceWriter:
             if len(transfers) > left:
                 continue
             left -= len(transfers)
-            moments = np.array([each[2:] for each in transfers], dtype=np.int64).reshape(-1)
+            moments = np.array([transfer[2:] for transfer in transfers], dtype=np.int64).reshape(-1)
             placed = absolute_ps([instance], moments).reshape(-1, 2).tolist()
             for (src, dst, *_), (sent_ps, received_ps) in zip(transfers, placed, strict=True):
                 sender, receiver = self.placed.get((index, src)), self.placed.get((index, dst))

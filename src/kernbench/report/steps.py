@@ -43,7 +43,7 @@ class StepsReport(TypedDict):
     """The steps of a run, and what one more of them takes."""
 
     found_by: str
-    """In words."""
+    """The same in words."""
     startup_ns: float
     """What is before the first one, as a mean of all ranks."""
     steps: list[StepReport]
@@ -78,8 +78,8 @@ def steps_of(log: OpLog, machine: Machine, ranks: int, peaks: Peaks) -> StepsRep
 
 
 def _steps(log: OpLog, found: RunSteps, peaks: Peaks) -> Iterator[StepReport]:
-    for each in found.steps:
-        window = each.window
+    for step in found.steps:
+        window = step.window
         times_ns = [window.length_ps(rank) / 1000 for rank in window.ranks]
         mine = [
             (rank, one)
@@ -90,7 +90,7 @@ def _steps(log: OpLog, found: RunSteps, peaks: Peaks) -> Iterator[StepReport]:
         flops = sum(one.template.flops / len(one.ranks) for _, one in mine)
         could = peaks.flops_per_ns * sum(times_ns)
         report: StepReport = {
-            "name": each.name,
+            "name": step.name,
             "time_ns": window.mean_ps / 1000,
             "least_ns": min(times_ns),
             "most_ns": max(times_ns),
@@ -105,9 +105,9 @@ def _steps(log: OpLog, found: RunSteps, peaks: Peaks) -> Iterator[StepReport]:
 def _tokens(commands: list[Instance]) -> int:
     """Return how many rows a rank has looked up in the table of which it looked up most."""
     found: dict[tuple[int, ...], int] = {}
-    for each in commands:
-        shapes = each.template.given.get("shapes", ())
-        if each.template.name == _LOOK_UP and len(shapes) > 1:
+    for command in commands:
+        shapes = command.template.given.get("shapes", ())
+        if command.template.name == _LOOK_UP and len(shapes) > 1:
             table = tuple(shapes[0])
             found[table] = found.get(table, 0) + prod(shapes[1])
     return max(found.values(), default=0)
@@ -117,7 +117,7 @@ def steps_table(found: StepsReport) -> Table:
     """Return a line for each step, of many for the first ones."""
     steps = found["steps"]
     titles = ["step", "time", "least", "most", "of peak"]
-    knows_tokens = any("tokens_per_s" in each for each in steps)
+    knows_tokens = any("tokens_per_s" in step for step in steps)
     titles += ["tokens/s of a rank"] if knows_tokens else []
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for title in titles:

@@ -186,7 +186,7 @@ def _per_rank(log: OpLog, spans: Spans, ranks: int) -> list[RankReport]:
     flops = _sum_by_rank(spans, ranks, [(t.flops, ()) for t in spans.templates])
     kernel = _of_kind(spans, "kernel")
     collective = _of_kind(spans, "collective")
-    comm_ps = np.array([each.comm_ps for each in spans.templates], dtype=np.int64)
+    comm_ps = np.array([template.comm_ps for template in spans.templates], dtype=np.int64)
     order = np.argsort(spans.rank, kind="stable")
     bounds = np.searchsorted(spans.rank[order], np.arange(ranks + 1))
     result: list[RankReport] = []
@@ -213,7 +213,9 @@ def _per_rank(log: OpLog, spans: Spans, ranks: int) -> list[RankReport]:
 
 
 def _of_kind(spans: Spans, kind: str) -> Column:
-    return np.array([each.kind == kind for each in spans.templates], dtype=bool)[spans.template]
+    return np.array([template.kind == kind for template in spans.templates], dtype=bool)[
+        spans.template
+    ]
 
 
 def _sum_by_rank(

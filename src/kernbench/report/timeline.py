@@ -110,7 +110,9 @@ class Timeline:
 
     def _find_uses(self) -> None:
         spans = self.spans
-        self._num_ranks = {each.template: len(each.ranks) for each in self.log.instances}
+        self._num_ranks = {
+            instance.template: len(instance.ranks) for instance in self.log.instances
+        }
         order = np.lexsort((spans.instance, spans.position, spans.template))
         bounds = np.searchsorted(spans.template[order], np.arange(len(spans.templates) + 1))
         for index, template in enumerate(spans.templates):

@@ -41,13 +41,13 @@ def play_all_ranks(context: RuntimeContext) -> tuple[OpLog, Timetable]:
     refused = actions.described["refused"]
     if refused:
         raise UsageError(refused[0])
-    longest = max(len(each.values) for each in actions.actors) // _WIDTH
+    longest = max(len(actor.values) for actor in actions.actors) // _WIDTH
     if longest * folding.num_ranks > MOST_ACTIONS:
         raise UsageError(
             f"{folding.num_ranks:,} ranks with {longest:,} actions each take too long "
             f"(of more than {MOST_ACTIONS:,})"
         )
-    known = {each.launch_id: each.template for each in context.op_log.instances}
+    known = {instance.launch_id: instance.template for instance in context.op_log.instances}
     every = unfolded(actions, folding)
     tf32: Tf32 = actions.described["tf32"]
     again = RuntimeContext(

@@ -182,7 +182,7 @@ def host_findings(saved: SavedRun, part: RunPart = WHOLE_RUN) -> RankedFindings 
         actions is None
         or "pytorch" not in actions.described
         or actions.described["refused"]
-        or sum(len(each.values) for each in actions.actors) > _MOST_NUMBERS
+        or sum(len(actor.values) for actor in actions.actors) > _MOST_NUMBERS
     ):
         return None
     spent = attribution(saved.log, saved.machine, saved.ranks, part.window)
@@ -237,7 +237,11 @@ def _to_try(
 ) -> Iterator[tuple[WhatIf, list[Spent]]]:
     """Yield changes that may save time, with what is spent on what they change."""
     least_ps = _LEAST_SHARE * end_ps * _num_run(saved)
-    kernels = {each.template.name for each in saved.log.instances if each.template.kind == "kernel"}
+    kernels = {
+        instance.template.name
+        for instance in saved.log.instances
+        if instance.template.kind == "kernel"
+    }
     of_kernels: dict[str, list[Spent]] = {}
     for each in spent:
         if each.name in kernels and each.resource not in OF_HOST.values():
@@ -262,7 +266,9 @@ def _hosts_to_try(
     log = saved.log
     # Waits for a collective are waits for other ranks.
     collectives = {
-        each.template.name for each in log.instances if each.template.kind == "collective"
+        instance.template.name
+        for instance in log.instances
+        if instance.template.kind == "collective"
     }
     spent = [each for each in spent if each.resource != WAIT or each.name not in collectives]
     for what in HOSTS:
@@ -305,11 +311,11 @@ def _finding(
         (each for each in there if each.name == name), key=lambda each: (each.time_ps, -each.rank)
     )
     launches = [
-        each
-        for each in saved.log.instances
-        if each.template.name == name
-        and rank in each.ranks
-        and (part.window is None or part.window.holds(rank, min(each.starts_ps)))
+        instance
+        for instance in saved.log.instances
+        if instance.template.name == name
+        and rank in instance.ranks
+        and (part.window is None or part.window.holds(rank, min(instance.starts_ps)))
     ]
     launches.sort(key=lambda each: (min(each.starts_ps) - max(each.ends_ps), each.launch_id))
     return {
@@ -323,7 +329,7 @@ def _finding(
         "rank": rank,
         "file": most.site[0],
         "line": most.site[1],
-        "launches": [each.launch_id for each in launches[:_SHOWN_LAUNCHES]],
+        "launches": [launch.launch_id for launch in launches[:_SHOWN_LAUNCHES]],
         "errors": _errors(saved, launches, most.resource),
     }
 
@@ -341,7 +347,9 @@ def _errors(saved: SavedRun, launches: list[Instance], resource: str) -> list[Fa
     machine = saved.machine.spec
     if not (machine.devices or machine.name in published_errors()):
         return []
-    families = dict.fromkeys(each.template.family for each in launches if each.template.family)
+    families = dict.fromkeys(
+        launch.template.family for launch in launches if launch.template.family
+    )
     if resource in (LINKS, RANKS):
         families = {"collectives": None}
     elif resource in OF_HOST.values():
@@ -406,7 +414,7 @@ def as_markdown(found: RankedFindings) -> str:
     """Return the findings as a table in Markdown."""
     lines = [_head(found), ""]
     if found["findings"]:
-        titles = [*(each.title for each in _COLUMNS), *_MORE]
+        titles = [*(column.title for column in _COLUMNS), *_MORE]
         lines.append(f"| {' | '.join(titles)} |")
         lines.append(f"|{' --- |' * len(titles)}")
         for each in found["findings"]:

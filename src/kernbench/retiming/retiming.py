@@ -122,7 +122,9 @@ class Retiming:
 
     def _template_of(self, launch: int) -> Template:
         if self._templates is None:
-            self._templates = {each.launch_id: each.template for each in self._saved.log.instances}
+            self._templates = {
+                instance.launch_id: instance.template for instance in self._saved.log.instances
+            }
         return self._templates[launch]
 
     def _remarks(self) -> list[str]:
@@ -161,7 +163,7 @@ def _that_can_be(path: str) -> Iterator[None]:
 
 def _causes(error: BaseException) -> list[BaseException]:
     if isinstance(error, BaseExceptionGroup):
-        return [leaf for each in error.exceptions for leaf in _causes(each)]
+        return [leaf for exception in error.exceptions for leaf in _causes(exception)]
     return [error]
 
 

@@ -132,7 +132,7 @@ def sensitivity(
 
 def _keys(saved: SavedRun) -> Iterator[tuple[str, Any]]:
     """Yield the numbers of a machine that may move a run, with their values."""
-    kinds = {each.template.kind for each in saved.log.instances}
+    kinds = {instance.template.kind for instance in saved.log.instances}
     is_pytorch = saved.actions is not None and "pytorch" in saved.actions.described
     for key, value in leaves(saved.machine.spec.model_dump(mode="json")):
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:

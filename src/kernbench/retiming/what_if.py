@@ -30,7 +30,7 @@ class WhatIf:
     """One change of a run, or of its machine."""
 
     what: str
-    """In words: ``HBM twice as fast``."""
+    """The change in words: ``HBM twice as fast``."""
     resources: frozenset[str] = frozenset()
     """The resources of the attribution whose time it is meant to save."""
     settings: tuple[str, ...] = ()

@@ -75,7 +75,7 @@ class RankWork(NamedTuple):
     kernels: dict[tuple[str, int], int]
     """How many commands of a name took how long, if nothing slowed them down."""
     host_ps: int
-    """For how long its host was busy."""
+    """How long its host was busy."""
     allocated: list[tuple[int, Site]]
     """The sizes of what it allocated on its device, and where."""
     peak_bytes: int
@@ -104,13 +104,13 @@ def work_of_ranks(context: RuntimeContext) -> dict[int, RankWork]:
             continue  # main's, which starts ranks and waits for them
         rank = actor.rank
         rows = zip(*[iter(actor.values)] * _WIDTH, strict=True)
-        entries = [each for each in log.allocations.entries if each.rank == rank]
+        entries = [entry for entry in log.allocations.entries if entry.rank == rank]
         in_use = steps_in_use(entries)[2]
         found[rank] = RankWork(
             list(telling.deeds(rank, zip(rows, sites[actor.number], strict=True))),
             kernels.get(rank, {}),
             hosts_ps.get(rank, 0),
-            [(each.size_bytes, (each.file, each.line)) for each in entries],
+            [(entry.size_bytes, (entry.file, entry.line)) for entry in entries],
             int(max(in_use, default=0)),
         )
     return found
@@ -127,9 +127,9 @@ def groups_of(context: RuntimeContext) -> list[tuple[int, ...]]:
 def busy_ps(log: OpLog) -> dict[int, int]:
     """Return for how long each rank's host did something else than wait."""
     found: dict[int, int] = {}
-    for each in log.host_spans:
-        if each.kind != "wait":
-            found[each.rank] = found.get(each.rank, 0) + each.end_ps - each.start_ps
+    for span in log.host_spans:
+        if span.kind != "wait":
+            found[span.rank] = found.get(span.rank, 0) + span.end_ps - span.start_ps
     return found
 
 
@@ -210,11 +210,11 @@ def _other_time(known: RankWork, other: RankWork) -> RankDifference | None:
 
 def _kernels(log: OpLog) -> dict[int, dict[tuple[str, int], int]]:
     found: dict[int, dict[tuple[str, int], int]] = {}
-    for each in log.instances:
-        template = each.template
+    for instance in log.instances:
+        template = instance.template
         if template.kind == "collective":
             continue
-        for rank in each.ranks:
+        for rank in instance.ranks:
             counts = found.setdefault(rank, {})
             key = (template.name, template.duration_ps)
             counts[key] = counts.get(key, 0) + 1

@@ -34,4 +34,4 @@ CHECKS: tuple[type[Check], ...] = (
 
 def selected(checks: Checks) -> tuple[type[Check], ...]:
     """Return the checks of a run: all but those whose mistakes it allows."""
-    return tuple(each for each in CHECKS if each.allowed_by not in checks.allowed)
+    return tuple(check for check in CHECKS if check.allowed_by not in checks.allowed)

@@ -195,7 +195,7 @@ class SanitizerWatch:
 
     def _with(self, method: str) -> list[Check]:
         """Return the checks that override a method."""
-        return [each for each in self.checks if method in each.overridden]
+        return [check for check in self.checks if method in check.overridden]
 
 
 def _watched(group: GroupPlan, command: Transfer) -> WatchedAccess:

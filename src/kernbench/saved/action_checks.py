@@ -104,7 +104,7 @@ def _check_described(
     """Hold what is described against the run, and its numbers against what else is described."""
 
     def check(values: Any, of: str, what: str) -> None:
-        other = next((each for each in values if each >= counts[of]), None)
+        other = next((value for value in values if value >= counts[of]), None)
         if other is not None:
             raise file.damaged(DESCRIBED, f"{what} {other} of {counts[of]:,} {of}")
 
@@ -151,7 +151,7 @@ def _check_works(file: RunFile, described: Mapping[str, Any], values: Numbers) -
         rows = np.flatnonzero(values[:, 0] == action)
         if action == Action.GRAPH_OPERATIONS:
             numbers = {each for row in {*values[rows, 1].tolist()} for each in tuples[row]}
-            other = next((each for each in numbers if not 0 <= each < len(works)), None)
+            other = next((number for number in numbers if not 0 <= number < len(works)), None)
             if other is not None:
                 raise file.damaged(DESCRIBED, f"tuples: work {other} of {len(works):,} works")
             used = np.array(sorted(numbers), np.int64)

@@ -50,9 +50,9 @@ class Actions:
 
 def write_actions(archive: zipfile.ZipFile, actions: Actions) -> None:
     """Write the actions of a run as parts of its file."""
-    values = np.concatenate([np.array(each.values, np.int64) for each in actions.actors])
-    counts = [len(each.values) // _WIDTH for each in actions.actors]
-    owners = np.repeat([each.number for each in actions.actors], counts)
+    values = np.concatenate([np.array(actor.values, np.int64) for actor in actions.actors])
+    counts = [len(actor.values) // _WIDTH for actor in actions.actors]
+    owners = np.repeat([actor.number for actor in actions.actors], counts)
     columns = [owners, *values.reshape(-1, _WIDTH).T]
     arrays = [
         pa.array(column.astype(field.type.to_pandas_dtype()), field.type)
@@ -67,7 +67,7 @@ def write_actions(archive: zipfile.ZipFile, actions: Actions) -> None:
             pa.table(arrays, schema=MEMORY_EVENTS.schema),
             counts=MEMORY_EVENTS.schema.names,
         )
-    described = {**actions.described, "actors": [each.rank for each in actions.actors]}
+    described = {**actions.described, "actors": [actor.rank for actor in actions.actors]}
     write_part(archive, DESCRIBED, json.dumps(described, default=_plain).encode())
 
 

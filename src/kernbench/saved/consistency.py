@@ -77,7 +77,7 @@ class _Checks:
         """Raise an error unless all claims hold; ``what`` has a place for each of the values."""
         if not np.all(holds):
             row = int(np.argmin(np.broadcast_to(holds, np.shape(holds))))
-            said = what.format(*[int(each[row]) for each in values])
+            said = what.format(*[int(value[row]) for value in values])
             raise self.file.damaged(part, f"row {row:,}: {said}")
 
 

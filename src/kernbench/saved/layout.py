@@ -72,7 +72,7 @@ class TableLayout:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        return pa.schema([(each.name, each.type) for each in self.columns])
+        return pa.schema([(column.name, column.type) for column in self.columns])
 
 
 def _among(values: Iterable[str]) -> frozenset[str]:

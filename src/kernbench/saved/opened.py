@@ -74,13 +74,13 @@ class RunFile:
         """
         infos = self._archive.infolist()
         if len(infos) > len(self.parts):
-            names = [each.filename for each in infos]
-            twice = next(each for each in names if names.count(each) > 1)
+            names = [info.filename for info in infos]
+            twice = next(name for name in names if names.count(name) > 1)
             raise self.damaged(twice, "the part is there twice")
         room = self._room
-        for each in infos:
-            self._check_form(each)
-            self.take(each.filename, each.file_size)
+        for info in infos:
+            self._check_form(info)
+            self.take(info.filename, info.file_size)
         self._room = room
         with self._reading("its parts"):
             other = self._archive.testzip()

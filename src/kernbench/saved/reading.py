@@ -84,7 +84,7 @@ class SavedRun:
 
     @property
     def graphs(self) -> dict[str, tuple[str, ...]]:
-        """As ``OpLog.graphs``."""
+        """The same as ``OpLog.graphs``."""
         return {name: tuple(names) for name, names in self._about["graphs"].items()}
 
     @cached_property
@@ -168,14 +168,14 @@ def _read_log(file: RunFile, about: Mapping[str, Any], machine: Machine) -> OpLo
     counts = counts_of_run(about, machine)
     templates = file.table(TEMPLATES, counts)
     counts["templates"] = templates.num_rows
-    tables = {each.part: file.table(each, counts) for each in TABLES[1:]}
+    tables = {table.part: file.table(table, counts) for table in TABLES[1:]}
     rows, commands = tables[ROWS.part], tables[COMMANDS.part]
     check_log(file, templates, rows, commands, counts)
     launches = numbers(commands, "launch")
     check_hosts(file, tables, np.sort(launches))
     made = _make_templates(file, templates, rows)
     ranks, sips, starts_ps, ends_ps, after, addresses, files, lines = (
-        lists(commands, each.name) for each in COMMANDS.columns[3:]
+        lists(commands, column.name) for column in COMMANDS.columns[3:]
     )
     numbered = launches.tolist()
     log.sites = {
@@ -204,10 +204,10 @@ def _read_log(file: RunFile, about: Mapping[str, Any], machine: Machine) -> OpLo
 def _columns(tables: Mapping[str, pa.Table], layout: TableLayout) -> list[Sequence[Any]]:
     table = tables[layout.part]
     return [
-        texts(table, each.name)
-        if pa.types.is_dictionary(each.type)
-        else numbers(table, each.name).tolist()
-        for each in layout.columns
+        texts(table, column.name)
+        if pa.types.is_dictionary(column.type)
+        else numbers(table, column.name).tolist()
+        for column in layout.columns
     ]
 
 

@@ -148,7 +148,7 @@ def _write_commands(
     by_rank = (commands.ranks, commands.sips, commands.starts_ps, commands.ends_ps)
     columns = [
         numbers,
-        [templates[each] for each in commands.templates],
+        [templates[template] for template in commands.templates],
         pa.array(commands.streams, pa.string()).dictionary_encode(),
         *(_lists(each, offsets) for each in by_rank),
         _lists(_numbers_of(commands.after, log), offsets),

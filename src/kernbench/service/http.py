@@ -70,7 +70,9 @@ class HttpService:
         """Begin an episode: a task, and the machines on which candidates are timed."""
         task = _text(asked, "task")
         machines = asked.get("machines") or ["h100-sxm"]
-        if not isinstance(machines, list) or not all(isinstance(each, str) for each in machines):
+        if not isinstance(machines, list) or not all(
+            isinstance(machine, str) for machine in machines
+        ):
             raise UsageError(f"machines is a list of names, but got {machines!r}")
         name = secrets.token_hex(8)
         _keep(self._episodes, name, Episode(task, machines))

@@ -89,7 +89,9 @@ def _run(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _say_how_sure(kernel: str, timings: Mapping[Any, Any]) -> None:
     """Have the report say that a choice is closer to the next one than errors are."""
-    times = sorted(each[0] if isinstance(each, list | tuple) else each for each in timings.values())
+    times = sorted(
+        timing[0] if isinstance(timing, list | tuple) else timing for timing in timings.values()
+    )
     if len(times) > 1 and (unsure := pair_line("kernels", *times[:2])):
         # Only the launcher of a run has a report.
         remark = getattr(active_launcher(), "remark", None)

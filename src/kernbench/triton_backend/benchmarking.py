@@ -76,7 +76,7 @@ def do_bench_cudagraph(
     return_mode: str = "mean",
     **options: Any,
 ) -> Any:
-    """As :func:`do_bench`, without events between the launches of a graph."""
+    """Do as :func:`do_bench`, without events between the launches of a graph."""
     if not isinstance(triton_driver.active, KernbenchDriver):
         return _ORIGINALS["do_bench_cudagraph"](
             fn, rep, grad_to_none, quantiles, return_mode, **options

@@ -114,7 +114,7 @@ class CompiledLauncher:
         self._signature: Mapping[str, Any] = src.signature
         is_gluon = getattr(getattr(src, "language", None), "name", "") == "GLUON"
         self.pick = build_argument_picker(src.signature, is_gluon)
-        """From a launch's arguments to those of the TTIR function."""
+        """Picks those of the TTIR function from a launch's arguments."""
         self._binary: KernelBinary | None = None
         self._moved = moved_files(getattr(metadata, "files", {}), getattr(src, "fn", None))
         _LOG.debug("%s is ready, num_warps=%d", self._name, self._num_warps)

@@ -101,4 +101,4 @@ def _named_by(function: Any) -> list[Any]:
     scope = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
     found = [scope[name] for name in names if name in scope]
     modules = [each for each in found if isinstance(each, ModuleType)]
-    return found + [getattr(each, name, None) for each in modules for name in names]
+    return found + [getattr(module, name, None) for module in modules for name in names]

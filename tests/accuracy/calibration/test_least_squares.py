@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.accuracy.calibration.least_squares import solve
+from tests.tiers import examples
 
 RNG = np.random.default_rng(7)
 COMPUTE, MEMORY = 10 ** RNG.uniform(0, 3, size=(2, 60))
@@ -27,7 +28,7 @@ def found(measured: np.ndarray, upper: float = 10.0) -> np.ndarray:
     )
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.tuples(*[st.floats(0.3, 6)] * 3))
 def test_constants_of_exact_measurements_are_found(truth: tuple[float, ...]) -> None:
     assert found(times(np.array(truth))) == pytest.approx(truth, rel=0.02)

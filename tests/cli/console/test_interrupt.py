@@ -17,6 +17,7 @@ import pytest
 import kernbench.cli
 from kernbench.cli.console.interrupt import interruptible
 from tests.programs import PROGRAMS
+from tests.tiers import of_campaigns
 
 
 def interrupted(
@@ -173,7 +174,7 @@ while True:
     ("sent", "status"),
     [
         (signal.SIGINT, 130),
-        pytest.param(signal.SIGTERM, -signal.SIGTERM, marks=pytest.mark.campaign),
+        of_campaigns(signal.SIGTERM, -signal.SIGTERM),
     ],
 )
 def test_a_signal_to_the_command_is_none_of_a_rank(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import Result
+
+from kernbench.cli.judges import batch
+from tests.cli.command_line import kernbench
 
 pytest.importorskip("torch")
 
@@ -29,9 +33,13 @@ RIGHT = "import torch\ndef solve(x):\n    return x.clamp(min=0)\n"
 WRONG = "import torch\ndef solve(x):\n    return x.abs()  # <b>&\n"
 
 
-def judge(*arguments: object) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "kernbench", "judge", *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=280)
+@pytest.fixture
+def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Result]]:
+    """Return the command, whose judges stay warm from one call to the next."""
+    with monkeypatch.context() as patched:
+        patched.setattr(batch, "end_judges", lambda: None)
+        yield partial(kernbench, "judge")
+    batch.end_judges()
 
 
 class Elements(HTMLParser):
@@ -50,20 +58,20 @@ class Elements(HTMLParser):
         self.text += data
 
 
-def test_a_batch_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_a_batch_goes_on_where_it_stopped(tmp_path: Path, judge: Callable[..., Result]) -> None:
     folder = tmp_path / "relu"
     folder.mkdir()
     (folder / "task.py").write_text(TASK)
     (folder / "right.py").write_text(RIGHT)
     page, found = tmp_path / "page.html", tmp_path / "verdicts.json"
-    options = ("--batch", tmp_path, "--workers", 1, "--json", found)
+    options = ("--batch", tmp_path, "--workers", "1", "--json", found)
     first = judge(*options)
-    assert first.returncode in (0, 3), first.stderr
+    assert first.exit_code in (0, 3), first.output
     (kept,) = (tmp_path / "verdicts" / "points").glob("*.json")
     before = kept.stat().st_mtime_ns
     (folder / "wrong.py").write_text(WRONG)
     second = judge(*options, "--page", page)
-    assert second.returncode == 4, second.stderr
+    assert second.exit_code == 4, second.output
     assert kept.stat().st_mtime_ns == before
     right, wrong = json.loads(found.read_text())
     assert right["outcome"].startswith("right")
@@ -90,11 +98,7 @@ def test_a_batch_goes_on_where_it_stopped(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_said(tmp_path: Path, monkeypatch, arguments, says) -> None:
-    from typer.testing import CliRunner
-
-    from kernbench.cli.app import app
-
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["judge", *arguments])
+    done = kernbench("judge", *arguments)
     assert done.exit_code == 2
     assert says in done.output

@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.commands import (
@@ -24,8 +24,9 @@ from kernbench.commands import (
 from kernbench.dtypes import float16
 from kernbench.kernel_ir import footprints, out_of_bounds
 from tests.kernel_ir.cases import spelled_out, trace
+from tests.tiers import examples
 
-QUICK = settings(max_examples=60, deadline=None)
+QUICK = examples(60)
 SIZES = {PROGRAM: 3, loop_dim(0): 4, axis_dim(0): 5, axis_dim(1): 2}
 LENGTHS = {dim: size for dim, size in SIZES.items() if dim < axis_dim(0)}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.commands import (
@@ -20,8 +20,9 @@ from kernbench.commands import (
     uniform,
 )
 from kernbench.kernel_ir.evaluation import integers
+from tests.tiers import examples
 
-QUICK = settings(max_examples=60, deadline=None)
+QUICK = examples(60)
 WIDTHS = (8, 16, 32, 64)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.commands import (
@@ -19,6 +19,7 @@ from kernbench.commands import (
     programs,
 )
 from kernbench.kernel_ir.evaluation.reshape import factor, reshape, reshape_predicate
+from tests.tiers import examples
 
 SHAPES = [(24,), (4, 6), (6, 4), (2, 2, 6), (1, 24), (24, 1), (4, 1, 6), (2, 12), (3, 8), (2, 3, 4)]
 
@@ -40,7 +41,7 @@ def dense(value: Separable | Predicate) -> np.ndarray[Any, Any]:
     return np.broadcast_to(value.dense(dims), (2, *value.shape))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.sampled_from(SHAPES), st.sampled_from(SHAPES), st.integers(0, 1000))
 def test_reshape_is_row_major_or_refused(
     source: tuple[int, ...], target: tuple[int, ...], seed: int

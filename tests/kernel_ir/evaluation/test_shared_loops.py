@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import triton
 import triton.language as tl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.commands import (
@@ -29,8 +29,9 @@ from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 from kernbench.kernel_ir.evaluation.shared_loops import same_commands
 from kernbench.triton_backend import KernelBinary, activate
 from tests.replay.executing import ExecutingLauncher
+from tests.tiers import examples
 
-QUICK = settings(max_examples=20, deadline=None)
+QUICK = examples(20)
 BLOCK = 16
 RNG = np.random.default_rng(11)
 

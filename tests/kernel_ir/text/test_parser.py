@@ -5,13 +5,14 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench import KernbenchError
 from kernbench.errors import KernelParseError
 from kernbench.kernel_ir import Op, parse_module
 from tests.kernel_ir.cases import TEXTS, VERSIONS, kernel, module, text
+from tests.tiers import examples
 
 
 def ops_of(body: str, params: str = "%x: !tt.ptr<f32>") -> list[Op]:
@@ -179,7 +180,7 @@ def mutated(draw: st.DrawFn) -> str:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=5000)
+@examples(150, deadline=5000)
 @given(mutated())
 def test_damaged_text_parses_or_is_refused_with_our_error(damaged: str) -> None:
     with contextlib.suppress(KernbenchError):

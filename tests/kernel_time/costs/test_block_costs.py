@@ -27,6 +27,7 @@ from kernbench.kernel_time.costs.block_costs import (
 )
 from kernbench.kernel_time.program.timed_plan import build_program_plan
 from tests.kernel_time.kernel_traces import gemm_trace
+from tests.tiers import of_campaigns
 
 H100, A100 = load_machine("h100-sxm", 1).sip, load_machine("a100-sxm-80g", 1).sip
 ONE = ThreadBlock(num_warps=4, registers=32, shared_bytes=0, architecture=90)
@@ -470,9 +471,7 @@ def nothing():
     pass
 
 
-@pytest.mark.parametrize(
-    "machine", [pytest.param("a100-sxm-80g", marks=pytest.mark.campaign), "h100-sxm"]
-)
+@pytest.mark.parametrize("machine", [of_campaigns("a100-sxm-80g"), "h100-sxm"])
 def test_a_device_begins_one_program_after_the_other(machine: str) -> None:
     programs = 1 << 22
     with RuntimeContext(machine=machine, data=False):

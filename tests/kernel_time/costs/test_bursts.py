@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.commands import PROGRAM, UNKNOWN_LINE, Access, DmaRead, Predicate, Tile, axis_dim
@@ -13,6 +13,7 @@ from kernbench.kernel_time.costs.bursts import TouchedBytes, touched
 from kernbench.kernel_time.costs.fingerprints import pattern_fingerprints, program_fingerprints
 from kernbench.kernel_time.program.timed_plan import CommandSite, build_program_plan
 from tests.kernel_time.kernel_traces import COLUMN, ROW, access
+from tests.tiers import examples
 
 BURST = 64
 
@@ -54,7 +55,7 @@ def loads(draw: st.DrawFn) -> DmaRead:
 
 
 @pytest.mark.adr("0007-D5")
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(command=loads())
 def test_a_tile_moves_the_bursts_that_its_active_elements_lie_in(command: DmaRead) -> None:
     assert isinstance(command.mask, Predicate)
@@ -73,7 +74,7 @@ def test_a_tile_moves_the_bursts_that_its_active_elements_lie_in(command: DmaRea
         assert 2 * len(found) <= moved.useful_bytes <= 2 * elements
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(command=loads())
 def test_programs_are_told_apart_exactly_where_their_addresses_differ(command: DmaRead) -> None:
     everywhere = Predicate(command.source.shape)
@@ -100,7 +101,7 @@ def source_order(source: Access, program: int) -> tuple[int, ...]:
     return tuple(np.broadcast_to(dense, source.shape).reshape(-1).tolist())
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(command=loads())
 def test_programs_of_one_pattern_move_the_same(command: DmaRead) -> None:
     count = _programs(command) or 1

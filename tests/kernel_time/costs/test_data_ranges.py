@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.commands import Engine
@@ -13,6 +13,7 @@ from kernbench.hardware import load_machine
 from kernbench.kernel_ir import evaluate, parse_module
 from kernbench.kernel_time import schedule_kernel
 from kernbench.op_log import Template
+from tests.tiers import examples
 
 ROWS, COLUMNS, PROGRAMS = 16, 64, 512
 STRIDE = 128
@@ -210,7 +211,7 @@ EXPECTED = {each: scheduled(*each, PLAIN) for each in KINDS}
 
 
 @pytest.mark.adr("0100-D1")
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(kind=st.sampled_from(KINDS), way=ways())
 def test_equal_addresses_cost_the_same_however_they_are_written(
     kind: tuple[str, str], way: Way

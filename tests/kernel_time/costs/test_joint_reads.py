@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernbench.commands import (
@@ -36,6 +36,7 @@ from kernbench.dtypes import float16
 from kernbench.kernel_time import Conditions, schedule_kernel
 from kernbench.kernel_time.costs.joint_reads import read_together, trips_differ
 from tests.kernel_time.kernel_traces import gemm_trace, machine_with, only_gemm, trace_of
+from tests.tiers import examples
 
 ITEM = float16.itemsize
 LINE = SourceLine("kernel.py", 7)
@@ -137,7 +138,7 @@ def overlap_in_part(boxes: list[set[int]], stride: int) -> bool:
     return not origins
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(shape=launches(), num_pes=st.integers(1, 6))
 # The last elements of a loop's rows are the first ones of the rows that are read after it.
 @example(

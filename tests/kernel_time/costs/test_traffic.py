@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.commands import (
@@ -27,6 +27,7 @@ from kernbench.dtypes import float16
 from kernbench.hardware import load_machine
 from kernbench.kernel_time import Conditions, ThreadBlock, build_waves, schedule_kernel
 from tests.kernel_time.kernel_traces import ROW, access, machine_with, trace_of
+from tests.tiers import examples
 
 BURST, PES = 64, 32
 """Of ahbm, whose cache takes what these launches move."""
@@ -68,7 +69,7 @@ sizes = given(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @sizes
 def test_programs_of_a_wave_load_a_burst_once_that_each_uses_a_part_of(
     pictures: int, pixels: int, width: int
@@ -79,7 +80,7 @@ def test_programs_of_a_wave_load_a_burst_once_that_each_uses_a_part_of(
     assert schedule_kernel(trace, machine_with(), 0).hbm_bytes == bytes_in_bursts(addresses)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @sizes
 def test_a_written_back_cache_gathers_what_programs_store_of_a_burst(
     pictures: int, pixels: int, width: int
@@ -108,7 +109,7 @@ def test_each_program_asks_the_cache_for_its_bursts() -> None:
     assert narrow.duration_ps == pytest.approx((1 + 1 / 16) * bursts_ps, rel=0.02)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     programs=st.integers(1, PES),
     elements=st.sampled_from([32, 64, 256]),

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernbench.commands import (
@@ -40,6 +40,7 @@ from kernbench.kernel_time.program.queues import Cost, Queue
 from kernbench.kernel_time.program.timed_plan import LoopNode, Node, ProgramPlan
 from tests.kernel_time.kernel_traces import trace_of
 from tests.kernel_time.program.test_pipeline import RandomProgram
+from tests.tiers import examples
 
 GPU = load_machine("a100-sxm-80g")
 AHBM = load_machine("ahbm")
@@ -85,7 +86,7 @@ def _runs(
             found[node.site] = count
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(
     seed=st.integers(0, 1 << 32),
     paths=st.integers(1, 40),
@@ -152,7 +153,7 @@ def ragged_launch(
 
 
 @pytest.mark.parametrize("machine", [AHBM, GPU], ids=["ahbm", "a100"])
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(
     programs=st.integers(1, 150),
     per_path=st.sampled_from([1, 2, 7, 40]),

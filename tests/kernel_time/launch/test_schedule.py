@@ -34,6 +34,7 @@ from kernbench.kernel_time.launch.schedule import kernel_duration_ps, schedule_k
 from kernbench.op_log import ROW_COLUMNS, Template
 from kernbench.policy import DPPolicy
 from tests.kernel_time.kernel_traces import access, gemm_trace, machine_with, only_gemm, trace_of
+from tests.tiers import examples
 
 AHBM = load_machine("ahbm", 1)
 A100 = load_machine("a100-sxm-80g", 1)
@@ -87,7 +88,7 @@ def test_load_gemm_store_by_hand() -> None:
     assert rows["bytes"].tolist() == [1024, 1024, 0, 0, 512]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(shape=SHAPES, block=BLOCKS, stages=st.integers(1, 4), machine=st.sampled_from([AHBM, A100]))
 def test_no_launch_beats_the_roofline(
     shape: tuple[int, int, int], block: tuple[int, int, int], stages: int, machine: Any
@@ -116,7 +117,7 @@ FASTER: dict[str, Callable[[float], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("what", FASTER)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     shape=SHAPES,
     block=BLOCKS,
@@ -142,7 +143,7 @@ def test_more_bandwidth_is_never_slower(
     assert times[1] <= times[0]
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(shape=SHAPES, block=BLOCKS)
 def test_one_stage_is_never_faster_than_two(
     shape: tuple[int, int, int], block: tuple[int, int, int]
@@ -151,7 +152,7 @@ def test_one_stage_is_never_faster_than_two(
     assert one >= two
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(shape=SHAPES)
 def test_ragged_shapes_keep_the_gemm_engine_as_busy_as_padded_ones(
     shape: tuple[int, int, int],
@@ -191,7 +192,7 @@ def test_more_pes_are_never_slower_for_equal_programs(programs: int, pes: int) -
 
 
 @pytest.mark.adr("0007-D4")
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(kinds=st.lists(st.sampled_from([16, 48, 160]), min_size=1, max_size=40))
 def test_unequal_programs_go_to_the_pe_that_is_free_first(kinds: list[int]) -> None:
     machine = machine_with(num_cubes=1, pes_per_cube=3, front_end_us=0)
@@ -251,7 +252,7 @@ def test_the_next_program_loads_while_one_computes() -> None:
 
 @pytest.mark.slow
 @given(programs=st.integers(1, 70), elements=st.integers(1, 4096), resident=st.integers(1, 5))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_more_resident_programs_are_never_slower(
     programs: int, elements: int, resident: int
 ) -> None:
@@ -335,7 +336,7 @@ def check_rows(template: Template) -> None:
     assert (np.diff(start) >= 0).all()
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(shape=SHAPES, block=BLOCKS, stages=st.integers(1, 4), machine=st.sampled_from([AHBM, A100]))
 def test_rows_lie_inside_the_launch_and_add_up(
     shape: tuple[int, int, int], block: tuple[int, int, int], stages: int, machine: Any
@@ -358,7 +359,7 @@ def test_the_same_launch_has_the_same_schedule() -> None:
     assert all((first[name] == second[name]).all() for name in first)
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(shape=SHAPES, machine=st.sampled_from([AHBM, A100]), queued=st.booleans())
 def test_a_duration_alone_is_that_of_the_schedule(
     shape: tuple[int, int, int], machine: Any, queued: bool

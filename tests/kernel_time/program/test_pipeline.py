@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.kernel_time.program.pipeline import (
@@ -17,6 +17,7 @@ from kernbench.kernel_time.program.pipeline import (
 from kernbench.kernel_time.program.queues import Cost, Queue, QueueStep
 from kernbench.kernel_time.program.timed_plan import LoopNode, Node, ProgramPlan
 from tests.kernel_time.program.pipeline_reference import run_reference
+from tests.tiers import examples
 
 
 def run_pipeline(plan: ProgramPlan, times: SiteTimes, jump: bool = True) -> PipelineTimes:
@@ -111,7 +112,7 @@ class RandomProgram:
 
 
 @pytest.mark.adr("0007-D2")
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(seed=st.integers(0, 1 << 32))
 def test_the_fast_schedule_equals_the_event_by_event_one(seed: int) -> None:
     program = RandomProgram(seed, max_trip=7)
@@ -119,7 +120,7 @@ def test_the_fast_schedule_equals_the_event_by_event_one(seed: int) -> None:
 
 
 @pytest.mark.adr("0007-D2")
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(seed=st.integers(0, 1 << 32))
 def test_jumping_over_a_steady_state_equals_stepping_through_it(seed: int) -> None:
     program = RandomProgram(seed, max_trip=25)
@@ -188,7 +189,7 @@ def test_a_loop_of_a_billion_iterations_is_found_steady() -> None:
 
 
 @pytest.mark.adr("0007-D7")
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(seed=st.integers(0, 1 << 32), count=st.integers(2, 4))
 def test_programs_side_by_side_are_timed_as_the_event_by_event_schedule_times_them(
     seed: int, count: int
@@ -199,7 +200,7 @@ def test_programs_side_by_side_are_timed_as_the_event_by_event_schedule_times_th
 
 
 @pytest.mark.adr("0007-D7")
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=st.integers(0, 1 << 32), count=st.integers(1, 6))
 def test_taking_turns_is_no_better_than_full_queues_or_nobody_waiting(
     seed: int, count: int

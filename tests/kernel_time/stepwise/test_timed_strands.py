@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.commands import (
@@ -26,6 +26,7 @@ from kernbench.hardware import load_machine
 from kernbench.kernel_time import Conditions, StrandCosts, TimedStrands, schedule_kernel
 from kernbench.links import Network
 from tests.kernel_time.kernel_traces import access, gemm_trace
+from tests.tiers import examples
 
 AHBM = load_machine("ahbm", 4)
 
@@ -48,7 +49,7 @@ def run_whole(trace: KernelTrace, parts: list[tuple[Command, ...]]) -> int:
 
 
 @pytest.mark.adr("0032-D2")
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(
     k=st.integers(1, 600),
     block=st.sampled_from([(16, 16, 16), (32, 64, 32), (64, 64, 64)]),

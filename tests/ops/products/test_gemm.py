@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench import ops
@@ -13,6 +13,7 @@ from kernbench.ops.products.gemm import gemm, gemm_blocks
 from kernbench.runtime_api import RuntimeContext
 from kernbench.triton_backend.driver import DEVICE_KEY
 from tests.ops.arrays import FLOATS, Array, assert_close, laid_out, layouts, values
+from tests.tiers import examples
 
 
 def product(a: Array, b: Array) -> Array:
@@ -58,7 +59,7 @@ SHAPES = [
 
 @pytest.mark.adr("0014-D2")
 @pytest.mark.parametrize(("a_shape", "b_shape"), SHAPES, ids=str)
-@settings(max_examples=6, deadline=None)
+@examples(6)
 @given(data=st.data())
 def test_batches_vectors_and_views_as_in_numpy(
     torch: Any, a_shape: tuple[int, ...], b_shape: tuple[int, ...], data: st.DataObject

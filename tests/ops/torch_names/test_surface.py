@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kernbench import ops
 from kernbench.errors import MissingNameError, NoDataError, UsageError
 from kernbench.runtime_api import RuntimeContext
 from tests.ops.arrays import laid_out, layouts
+from tests.tiers import examples
 
 oracle = pytest.importorskip("torch")
-few = settings(max_examples=6, deadline=None)
+few = examples(6)
 NAMES = ("float16", "bfloat16", "float32", "int32", "int64", "bool", "uint8")
 EXACT = ("int32", "int64", "bool", "uint8")
 # Few: each tile is compiled for each dtype.

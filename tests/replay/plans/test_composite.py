@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.commands import (
@@ -27,6 +27,7 @@ from kernbench.dtypes import as_dtype
 from kernbench.replay.plans.composite import composite_groups
 from kernbench.replay.plans.plan import Plan
 from tests.replay.handmade import Build, along, buffers, contents, make_trace, matmul
+from tests.tiers import examples
 
 RNG = np.random.default_rng(2)
 
@@ -78,7 +79,7 @@ def _run(
     epilogue=st.sampled_from(["none", "bias", "residual"]),
     dtype=st.sampled_from(["f16", "bf16", "f32"]),
 )
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_composite_and_general_path_agree_with_numpy(
     m: int,
     n: int,

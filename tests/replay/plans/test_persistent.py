@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import triton
 import triton.language as tl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.commands import Gemm, KernelTrace, Loop, walk
@@ -18,6 +18,7 @@ from kernbench.replay.plans.persistent import iterations_as_programs
 from kernbench.replay.plans.plan import Plan
 from kernbench.triton_backend import activate
 from tests.replay.executing import ExecutingLauncher
+from tests.tiers import examples
 
 RNG = np.random.default_rng(44)
 
@@ -75,7 +76,7 @@ def test_a_persistent_product_is_one_product(device: ExecutingLauncher, programs
     assert [len(group.chunks.program_ids) for group in plan.groups] == [1]
 
 
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(
     m=st.integers(2, 100), n=st.integers(2, 80), k=st.integers(2, 50), programs=st.integers(1, 20)
 )

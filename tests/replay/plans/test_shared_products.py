@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import triton
 import triton.language as tl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.commands import KernelTrace
@@ -18,6 +18,7 @@ from kernbench.replay.plans.composite import composite_groups
 from kernbench.replay.plans.plan import Plan
 from kernbench.triton_backend import activate
 from tests.replay.executing import ExecutingLauncher
+from tests.tiers import examples
 
 RNG = np.random.default_rng(7)
 
@@ -75,7 +76,7 @@ def test_a_tile_that_is_split_in_two_is_part_of_one_product(device: ExecutingLau
     assert num_shared(device.last) == 1
 
 
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(m=st.integers(2, 100), n=st.integers(2, 80), k=st.integers(2, 50))
 def test_a_shared_product_is_right_for_any_size(m: int, n: int, k: int) -> None:
     device = ExecutingLauncher()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import triton
 import triton.language as tl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -18,6 +18,7 @@ from kernbench.errors import OutOfBoundsError, UnsupportedOpError
 from kernbench.replay.steps.atomics import KINDS, change
 from kernbench.triton_backend import activate
 from tests.replay.executing import ExecutingLauncher
+from tests.tiers import examples
 
 INTEGERS: dict[str, Callable[[int, int], int]] = {
     "add": lambda a, b: a + b,
@@ -126,7 +127,7 @@ def histogram(x, bins, old, n, B: tl.constexpr):
     tl.store(old + at, found, at < n)
 
 
-@settings(deadline=None, max_examples=10)
+@examples(10)
 @given(values=st.lists(st.integers(0, 6), min_size=1, max_size=100))
 def test_a_histogram_hands_out_places_in_program_order(values: list[int]) -> None:
     launcher = ExecutingLauncher()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.commands import KernelTrace
@@ -10,6 +10,7 @@ from kernbench.memory import BytePool, DeviceMemory
 from kernbench.replay import PointerArg, run_kernel
 from kernbench.replay.plans.plan import Plan
 from tests.replay.handmade import buffers, contents, matmul, vector_add
+from tests.tiers import examples
 
 GARBAGE = 0x5A
 
@@ -35,7 +36,7 @@ def takes_garbage(trace: KernelTrace, params: list[PointerArg], param: int) -> b
 
 
 @given(st.integers(1, 70), st.integers(0, 3), st.sampled_from([8, 16, 32]))
-@settings(max_examples=40)
+@examples(40)
 def test_an_output_that_is_not_cleared_ends_as_a_cleared_one(
     length: int, spare: int, block: int
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.errors import (
@@ -18,6 +18,7 @@ from kernbench.errors import (
 )
 from kernbench.runtime_api import RuntimeContext, SpawnException
 from tests.runtime_api.runtime_kernels import add_one
+from tests.tiers import examples
 
 
 def on_ranks(nprocs: int, body, **options) -> list[Any]:
@@ -42,7 +43,7 @@ REDUCE: dict[str, Any] = {
 }
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     world=st.integers(1, 7),
     count=st.integers(0, 40),

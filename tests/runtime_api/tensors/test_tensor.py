@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench import dtypes
@@ -15,6 +15,7 @@ from kernbench.errors import IndexRangeError, OutOfMemoryError, UnknownNameError
 from kernbench.memory import sip_of
 from kernbench.policy import DPPolicy
 from kernbench.runtime_api import RuntimeContext
+from tests.tiers import examples
 
 
 @pytest.fixture
@@ -327,7 +328,7 @@ def test_exhausted_hbm_names_the_largest_tensors() -> None:
         assert torch.empty(capacity, dtype="i8").nbytes == capacity
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=10))
 def test_memory_is_free_again_when_the_last_view_is_gone(sizes: list[int]) -> None:
     with RuntimeContext(data=False) as torch:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.forked import COMPILER, run_forked
+from tests.tiers import of_campaigns
 
 pytest.importorskip("torch")
 
@@ -181,9 +182,7 @@ def test_what_trials_copy_to_the_host_takes_no_memory_without_data(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "backend", [pytest.param("inductor", marks=pytest.mark.campaign), "aot_eager"]
-)
+@pytest.mark.parametrize("backend", [of_campaigns("inductor"), "aot_eager"])
 def test_results_that_are_copied_to_the_host_are_there(tmp_path: Path, backend: str) -> None:
     ended = run_compiled(tmp_path, "compiled_to_host.py", args=[backend])
     assert ended.returncode == 0, ended.stderr

@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 
 @pytest.mark.slow
 @pytest.mark.adr("0126-D5")
+@pytest.mark.adr("0126-D11")
 def test_a_file_that_is_damaged_is_written_anew(tmp_path: Path) -> None:
     done = run_compiled(tmp_path, "inductor_kept.py", args=["3", "damage"])
     assert done.returncode == 0, done.stderr

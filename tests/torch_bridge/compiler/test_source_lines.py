@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.tiers import of_campaigns
 from tests.torch_bridge.compiler.test_compiler import run_compiled
 
 PICK = """
@@ -67,16 +68,11 @@ def test_an_index_out_of_bounds_names_the_line_that_indexes(tmp_path: Path) -> N
     ("call", "named"),
     [
         # A line that calls a function of PyTorch is the program's.
-        pytest.param(
-            "torch.compile(embed)(table, index)",
-            "three.py:9 in embed: return torch.nn",
-            marks=pytest.mark.campaign,
-        ),
+        of_campaigns("torch.compile(embed)(table, index)", "three.py:9 in embed: return torch.nn"),
         # Functions with nodes of one name are told apart.
-        pytest.param(
+        of_campaigns(
             "torch.compile(pick)(table, index % 8)\nother(table, index)",
             "three.py:14 in other: return scaled[index] - 1",
-            marks=pytest.mark.campaign,
         ),
     ],
 )

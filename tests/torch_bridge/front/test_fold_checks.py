@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Collection
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,6 +20,7 @@ from kernbench.cli.programs.fold_checks import axes_of_more, chosen, ranks_named
 from kernbench.retiming import RankWork, first_difference, work_of_ranks
 from kernbench.runtime_api import Folding, RankAxis, RuntimeContext
 from tests.forked import PYTORCH, run_forked
+from tests.tiers import daily, of_campaigns
 from tests.torch_bridge.front.test_folding import run_in
 from tests.torch_bridge.running import PROGRAMS
 
@@ -60,13 +59,7 @@ REFUSED = {
 }
 TWINS = [line[4:].partition("(")[0] for line in LINES if line.startswith("def twin_")]
 
-CAMPAIGN = pytest.mark.campaign
-DAILY = ("side_stream", "sleeps", "own_dtype", "objects", "ends_early", "twin_values")
-
-
-def every_day(case: str, daily: Collection[str]) -> Any:
-    """Return a parameter, of a campaign unless it is one of those of every day."""
-    return pytest.param(case, marks=() if case in daily else CAMPAIGN)
+DAILY_DIFFERING = ("side_stream", "sleeps", "own_dtype", "ends_early")
 
 
 @cache
@@ -87,7 +80,7 @@ def line_of(text: str) -> int:
 
 
 @pytest.mark.adr("0231-D1")
-@pytest.mark.parametrize("case", [every_day(each, DAILY) for each in DIFFERING])
+@pytest.mark.parametrize("case", daily(*DAILY_DIFFERING, of=DIFFERING))
 def test_a_rank_that_differs_is_told_by_line(case: str) -> None:
     known = works(case, 4, 0)[0]
     differs = first_difference(known, works(case, 4, 1)[1], rank=0)
@@ -104,7 +97,7 @@ def test_a_rank_that_differs_is_told_by_line(case: str) -> None:
 
 @pytest.mark.adr("0231-D1")
 @pytest.mark.slow
-@pytest.mark.parametrize("odd", [2, *(pytest.param(odd, marks=CAMPAIGN) for odd in (1, 3))])
+@pytest.mark.parametrize("odd", daily(2, of=(1, 2, 3)))
 def test_each_rank_may_be_the_one_that_differs(odd: int) -> None:
     known = works("straggles", 4, 0, odd)[0]
     for rank in (1, 2, 3):
@@ -113,7 +106,7 @@ def test_each_rank_may_be_the_one_that_differs(odd: int) -> None:
 
 
 @pytest.mark.adr("0231-D2")
-@pytest.mark.parametrize("case", [every_day(each, DAILY) for each in TWINS])
+@pytest.mark.parametrize("case", daily("twin_values", of=TWINS))
 def test_a_rank_that_only_has_other_values_does_not_differ(case: str) -> None:
     known = works(case, 4, 0)[0]
     for rank in (1, 3):
@@ -201,7 +194,7 @@ def on_command_line(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", daily("neighbours", of=REFUSED))
 def test_what_cannot_be_folded_is_refused(case: str) -> None:
     found = on_command_line(case, "--fold=check")
     assert found.returncode == 1
@@ -209,6 +202,7 @@ def test_what_cannot_be_folded_is_refused(case: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.adr("0166-D5")
 @pytest.mark.adr("0231-D1")
 def test_only_what_was_compared_is_claimed() -> None:
     found = on_command_line("straggles 1", "--fold=check")
@@ -243,8 +237,7 @@ def test_time_of_a_host_is_named_and_fails_nothing() -> None:
 @pytest.mark.slow
 @pytest.mark.adr("0231-D3")
 @pytest.mark.parametrize(
-    "case",
-    ["last_of_all", *(pytest.param(case, marks=CAMPAIGN) for case in ("first_of_node", "one_row"))],
+    "case", daily("last_of_all", of=("last_of_all", "first_of_node", "one_row"))
 )
 def test_on_several_nodes_each_kind_of_rank_is_run(case: str) -> None:
     found = on_command_line(case, "--fold=check", machine="h100-sxm:2x6", ranks=6, nodes=2)
@@ -275,16 +268,17 @@ def times_of(
 
 
 @pytest.mark.slow
+@pytest.mark.adr("0185-D4")
 @pytest.mark.adr("0231-D4", "0231-D5")
 @pytest.mark.parametrize(
     ("case", "machine", "nodes", "ranks"),
     [
         ("ddp", "h100-sxm:4", 1, 4),
-        pytest.param("fsdp", "h100-sxm:4", 1, 4, marks=CAMPAIGN),
-        pytest.param("hsdp", "h100-sxm:2x4", 2, 4, marks=CAMPAIGN),
-        pytest.param("tp_dp", "h100-sxm:2x8", 2, 8, marks=CAMPAIGN),
-        pytest.param("tp_pp_dp", "h100-sxm", 1, 8, marks=CAMPAIGN),
-        pytest.param("ep", "h100-sxm", 1, 8, marks=CAMPAIGN),
+        of_campaigns("fsdp", "h100-sxm:4", 1, 4),
+        of_campaigns("hsdp", "h100-sxm:2x4", 2, 4),
+        of_campaigns("tp_dp", "h100-sxm:2x8", 2, 8),
+        of_campaigns("tp_pp_dp", "h100-sxm", 1, 8),
+        of_campaigns("ep", "h100-sxm", 1, 8),
     ],
 )
 def test_a_stated_bound_holds_in_each_step(case: str, machine: str, nodes: int, ranks: int) -> None:
@@ -294,6 +288,7 @@ def test_a_stated_bound_holds_in_each_step(case: str, machine: str, nodes: int, 
     assert bound is not None, said
     bound_ns = float(bound[1]) * UNITS[bound[2]]
     assert 0 < bound_ns < max(whole)
+    # A folded program runs twice, and what it prints at first is not seen.
     assert len(folded) == len(whole) == 3
     for times in (zip(folded, whole, strict=True), zip(steps(folded), steps(whole), strict=True)):
         assert all(abs(one - other) <= bound_ns for one, other in times)
@@ -312,13 +307,20 @@ def test_what_is_kept_and_where_output_goes_takes_no_time(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_folded_run_is_said_in_one_number_of_ranks_and_plain_units(tmp_path: Path) -> None:
+@pytest.mark.parametrize("nodes", daily(32, of=(32, 128)))
+def test_a_folded_run_is_said_in_one_number_of_ranks_and_plain_units(
+    tmp_path: Path, nodes: int
+) -> None:
     run = str(tmp_path / "folded.run")
     found = on_command_line(
-        "twin_broadcasts", "--fold", "--save", run, machine="h100-sxm:128x8", ranks=8, nodes=128
+        "twin_broadcasts",
+        *("--fold", "--save", run),
+        machine=f"h100-sxm:{nodes}x8",
+        ranks=8,
+        nodes=nodes,
     )
     assert found.returncode == 0, found.stderr
     assert re.search(r"shorter, by up to [0-9.]+ [mu]s; ", found.stdout)
     assert "e+" not in found.stdout
     why = run_forked("kernbench", "why", run, imports=PYTORCH)
-    assert "1024 ranks of h100-sxm (1 of them ran)" in why.stdout
+    assert f"{8 * nodes} ranks of h100-sxm (1 of them ran)" in why.stdout

@@ -27,6 +27,7 @@ from kernbench.saved import load_run
 from kernbench.torch_bridge import run_torchrun
 from tests.forked import PYTORCH, run_forked
 from tests.retiming.retiming import assert_same, retime, save
+from tests.tiers import of_campaigns
 from tests.torch_bridge.running import PROGRAMS, simulated
 
 PROGRAM = PROGRAMS / "folded.py"
@@ -92,16 +93,16 @@ MODELS = PROGRAMS / "folded_models.py"
 @pytest.mark.parametrize(
     ("case", "machine", "ranks"),
     [
-        ("ddp", "ahbm:8", 8),
-        pytest.param("fsdp", "ahbm-mesh:8", 8, marks=pytest.mark.campaign),
-        pytest.param("hsdp", "ahbm:8", 8, marks=pytest.mark.campaign),
-        pytest.param("tp_dp", "ahbm:8", 8, marks=pytest.mark.campaign),
+        of_campaigns("ddp", "ahbm:8", 8),
+        of_campaigns("fsdp", "ahbm-mesh:8", 8),
+        of_campaigns("hsdp", "ahbm:8", 8),
+        of_campaigns("tp_dp", "ahbm:8", 8),
         ("tp_pp_dp", "ahbm:8", 8),
-        pytest.param("ep", "ahbm:8", 8, marks=pytest.mark.campaign),
+        of_campaigns("ep", "ahbm:8", 8),
         ("routed", "ahbm:8", 8),
         ("ddp", "two nodes", 16),
-        pytest.param("tp_dp", "two nodes", 16, marks=pytest.mark.campaign),
-        pytest.param("fsdp", "eight nodes", 64, marks=pytest.mark.campaign),
+        of_campaigns("tp_dp", "two nodes", 16),
+        of_campaigns("fsdp", "eight nodes", 64),
     ],
 )
 def test_ranks_that_run_take_as_long_as_with_all(

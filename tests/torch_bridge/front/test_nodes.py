@@ -12,8 +12,9 @@ torch = pytest.importorskip("torch")
 from kernbench.errors import UsageError  # noqa: E402
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
 from kernbench.torch_bridge import run_torchrun  # noqa: E402
+from tests.tiers import daily  # noqa: E402
 
-NODES, PER_NODE = 33, 8
+PER_NODE = 8
 SHOWN = """
 import json, os, platform, socket, sys
 import torch, torch.distributed as dist
@@ -58,10 +59,13 @@ def run(program: str, folder: Path, machine: str, nprocs: int, num_nodes: int) -
 
 @pytest.mark.adr("0062-D5")
 @pytest.mark.adr("0062-D6")
-def test_every_rank_of_many_nodes_has_the_devices_and_names_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("nodes", daily(17, of=(17, 33)))
+def test_every_rank_of_many_nodes_has_the_devices_and_names_of_its_own(
+    tmp_path: Path, nodes: int
+) -> None:
     """Rank 128 would be cuda:-128, and rank 256 cuda:0, if a device had its rank's number."""
-    context = run(SHOWN, tmp_path, f"h100-sxm:{NODES}x{PER_NODE}", PER_NODE, NODES)
-    size = NODES * PER_NODE
+    context = run(SHOWN, tmp_path, f"h100-sxm:{nodes}x{PER_NODE}", PER_NODE, nodes)
+    size = nodes * PER_NODE
     sips = set()
     for rank in range(size):
         node, local = divmod(rank, PER_NODE)

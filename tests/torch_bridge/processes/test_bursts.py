@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.clock import Flow, Share, Stream, StreamCommand
@@ -16,6 +16,7 @@ from kernbench.runtime_api import Marker, Run, WaitFor
 from kernbench.torch_bridge.processes.bursts import Burst
 from kernbench.torch_bridge.processes.host import Host
 from tests.logs import kernel
+from tests.tiers import examples
 from tests.torch_bridge.running import simulated
 
 STREAMS = 3
@@ -115,7 +116,7 @@ step = st.one_of(
 
 
 @pytest.mark.adr("0063-D2")
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(step, max_size=20))
 def test_bursts_and_single_operations_have_the_same_times(program: list[tuple[Any, ...]]) -> None:
     assert times(program, in_bursts) == times(program, one_by_one)

@@ -11,13 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.tiers import of_campaigns  # noqa: E402
 from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
 
 
 @pytest.mark.adr("0114-D1")
-@pytest.mark.parametrize(
-    "end", [pytest.param("ends", marks=pytest.mark.campaign), "exits", "raises"]
-)
+@pytest.mark.parametrize("end", [of_campaigns("ends"), "exits", "raises"])
 def test_handlers_are_called_in_the_order_of_real_python(
     tmp_path: Path, end: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

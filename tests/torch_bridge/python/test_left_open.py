@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import PYTORCH, run_forked
 from tests.torch_bridge.running import PROGRAMS
 
 PROGRAM = PROGRAMS / "leaving_open.py"
@@ -35,7 +36,8 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def run(*command: str) -> None:
-    subprocess.run([sys.executable, "-m", "kernbench", *command], check=True, timeout=60)
+    done = run_forked("kernbench", *command, imports=PYTORCH)
+    assert done.returncode == 0, done.stderr
 
 
 def test_files_that_a_script_leaves_open_are_written(

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from typer.testing import CliRunner  # noqa: E402
 
 from kernbench.cli.app import app  # noqa: E402
+from tests.tiers import of_campaigns  # noqa: E402
 from tests.torch_bridge.running import PROGRAMS  # noqa: E402
 
 
@@ -113,7 +114,7 @@ def test_the_report_is_printed_where_the_command_prints(tmp_path: Path, statemen
     assert "1 rank" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["stdout", pytest.param("stderr", marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("name", ["stdout", of_campaigns("stderr")])
 def test_a_program_may_close_its_output_and_the_report_is_whole(tmp_path: Path, name: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(f"import sys\nimport torch\nprint('mine')\nsys.{name}.close()\n")

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.command_line import kernbench
@@ -18,6 +18,7 @@ from kernbench.torch_bridge.replaced.extension_modules.shared_objects import (  
     needs_cuda,
     operators_of,
 )
+from tests.tiers import examples  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 _OPERATORS = (
@@ -115,7 +116,7 @@ def test_text_of_a_shared_object_has_its_operators(engine: Path, tmp_path: Path)
     assert not needs_cuda(Path(torch._C.__file__ or ""))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(length=st.integers(0, 4096), noise=st.binary(max_size=64))
 def test_damaged_shared_objects_have_no_operators_or_fewer(
     engine: Path, tmp_path_factory: pytest.TempPathFactory, length: int, noise: bytes

@@ -11,13 +11,14 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.tiers import of_campaigns
 from tests.torch_bridge.running import PROGRAMS
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asks", [pytest.param([], marks=pytest.mark.campaign), ["asks"]])
+@pytest.mark.parametrize("asks", [of_campaigns([]), ["asks"]])
 def test_the_compiler_comes_when_it_is_asked_for_and_is_itself_after_the_run(
     asks: list[str],
 ) -> None:

@@ -27,7 +27,7 @@ def test_every_kernel_of_a_stack_says_where_its_constants_are_from(architecture:
 def test_a_kernel_that_programs_launch_too_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(hardware.library_folder() / "sm80", tmp_path / "sm80")
+    shutil.copytree(Path(str(hardware.library_folder())) / "sm80", tmp_path / "sm80")
     (tmp_path / "sm80" / "gemm.yaml").rename(tmp_path / "sm80" / "twice.yaml")
     monkeypatch.setattr(libraries, "FOLDER", tmp_path)
     with pytest.raises(MachineError, match=r"sm80/attention.yaml: \w+ is a kernel of attention"):

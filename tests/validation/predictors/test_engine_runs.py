@@ -199,6 +199,6 @@ def test_a_time_from_a_formula_is_noticed(tmp_path: Path, monkeypatch: pytest.Mo
     assert not is_honest(answer, watch.asked)
     assert {file for file, _ in watch.sites} == {__file__}
     assert not is_honest(Answer(1.0, composed_us=1.0), 1)
-    assert is_honest(Answer.composed(1.0, "nothing was run"), 0)
+    assert is_honest(Answer(None, "nothing was run", composed_us=1.0), 0)
     text = "def predict(row):\n    why = Answer(None)\n    return Answer(time_us=row.m)\n"
     assert timing_lines(text) == [3]

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.accuracy.rows.forms import Category
@@ -14,6 +14,7 @@ from kernbench.hardware import load_machine
 from kernbench.plans.gemm_bounds import GemmBounds
 from kernbench.plans.problem import Problem
 from kernbench.plans.tiles import GemmTuner, tiles
+from tests.tiers import examples
 from validation.predictors.gemm import GemmPredictor
 from validation.predictors.registry import make_predictor
 from validation.sources.harness import Harness, gemm_harness
@@ -25,7 +26,7 @@ MACHINES = st.sampled_from([load_machine(name, 1) for name in ("a100-sxm-80g", "
 
 
 @pytest.mark.adr("0029-D2")
-@settings(max_examples=6, deadline=None)
+@examples(6)
 @given(m=SIZES, n=SIZES, k=SIZES, machine=MACHINES)
 def test_pruned_tuning_finds_the_fastest_tile_of_all(m: int, n: int, k: int, machine) -> None:
     problem = Problem(m, n, k, bfloat16)
@@ -42,7 +43,7 @@ SIDES = st.one_of(SIZES, st.integers(1, 3000), st.sampled_from([4096, 5120]))
 PRESETS = ("a100-sxm-80g", "h100-sxm", "l40s", "mi300x", "v100", "ahbm")
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     m=SIDES,
     n=SIDES,
@@ -63,7 +64,7 @@ def test_no_tile_is_faster_than_its_bound(
     assert bound_ps <= TUNER.time_ps(problem, tile, machine, cached)
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(
     n=SIDES,
     k=SIDES,

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from kernbench.hardware import load_machine
+from tests.tiers import daily, of_campaigns
 from validation.programs import Program, ProgramError, ProgramRunner, loop
 from validation.programs.runner import LONGEST, MOST_MIB
 
@@ -237,7 +238,7 @@ if rank == dist.get_world_size() - 1:
 @pytest.mark.adr("0182-D1")
 @pytest.mark.parametrize(
     ("kind", "needed"),
-    [("alike", ["3"]), pytest.param("sends", ["2", "3"], marks=pytest.mark.campaign)],
+    [("alike", ["3"]), of_campaigns("sends", ["2", "3"])],
 )
 def test_one_rank_runs_for_all_that_do_the_same_and_takes_as_long(
     runner: ProgramRunner, tmp_path: Path, kind: str, needed: list[str]
@@ -317,19 +318,31 @@ def test_megatron_finds_what_its_container_has(runner: ProgramRunner, tmp_path: 
     assert runner.step_us(loop("megatron_lm", "plain", script), MACHINE) == 2000
 
 
+def mpt_us(
+    runner: ProgramRunner,
+    micro_batches: int,
+    folded_to: int | None = 0,
+    attention: str = "triton",
+) -> float:
+    sizes = (2, 64, 2, 128, 512, 32, 2, micro_batches)
+    step = loop("mpt", *sizes, "none", "FULL_SHARD", attention, ranks=2)
+    return runner.step_us(dataclasses.replace(step, folded_to=folded_to), MACHINE)
+
+
+@pytest.mark.adr("0182-D2")
+@pytest.mark.parametrize("number", daily(3, of=(3, 5)))
+def test_a_step_of_mpt_runs_all_its_micro_batches(runner: ProgramRunner, number: int) -> None:
+    one, several = (mpt_us(runner, each) for each in (1, number))
+    assert number * 0.6 * one < several < number * one
+
+
 @pytest.mark.campaign
 @pytest.mark.adr("0182-D2")
-def test_a_step_of_mpt_runs_all_its_micro_batches(runner: ProgramRunner) -> None:
-    def step_us(micro_batches: int, folded_to: int | None = 0, attention: str = "triton") -> float:
-        sizes = (2, 64, 2, 128, 512, 32, 2, micro_batches)
-        made = loop("mpt", *sizes, "none", "FULL_SHARD", attention, ranks=2)
-        return runner.step_us(dataclasses.replace(made, folded_to=folded_to), MACHINE)
-
-    one, five = step_us(1), step_us(5)
-    assert 3 * one < five < 5 * one
+def test_attention_and_other_ranks_of_mpt_change_its_step_little(runner: ProgramRunner) -> None:
+    one = mpt_us(runner, 1)
     # As many operations, on another kernel; and what both ranks take, which wait for each other.
-    assert step_us(1, attention="flash") == pytest.approx(one, rel=0.02)
-    assert step_us(1, folded_to=None) == pytest.approx(one, rel=0.1)
+    assert mpt_us(runner, 1, attention="flash") == pytest.approx(one, rel=0.02)
+    assert mpt_us(runner, 1, folded_to=None) == pytest.approx(one, rel=0.1)
 
 
 PROBLEM = """

@@ -55,7 +55,7 @@ class FittedConstant:
     before: float
     after: float
     deviation: float | None
-    """By which share of itself it is off at a standard deviation; None where no row tells."""
+    """Which share of itself a standard deviation is; None where no row tells."""
     rows: tuple[Row, ...] = ()
     """The rows whose times depend on it, those first that depend on it most."""
 
@@ -186,7 +186,7 @@ class _Fit:
     ) -> None:
         self.machine, self.constants, self.model, self.say = machine, constants, model, say
         data = dict(leaves(machine.spec.model_dump(mode="json")))
-        self.start = np.array([data[each.key] for each in constants], dtype=np.float64)
+        self.start = np.array([data[constant.key] for constant in constants], dtype=np.float64)
         self.fitted: list[Modeled] = []
         self.apart: list[Modeled] = []
         self._known: dict[tuple[float, ...], Machine] = {}
@@ -256,7 +256,7 @@ class _Fit:
         numbers, sources = {}, {}
         said = f"fitted to {len(rows)} rows of {', '.join(named)}"
         told = {each.key for each, tell in zip(self.constants, tells, strict=True) if tell}
-        tied = {key: each.key for each in self.constants for key in each.tied}
+        tied = {key: constant.key for constant in self.constants for key in constant.tied}
         for key, number in self._numbers(values):
             if tied.get(key, key) in told:
                 numbers[key] = number
@@ -298,7 +298,7 @@ class _Fit:
         ]
 
     def _solve(self) -> Array:
-        shares = np.array([each.is_share for each in self.constants])
+        shares = np.array([constant.is_share for constant in self.constants])
         upper = np.where(shares, np.minimum(1.0, self.start * _FARTHEST), self.start * _FARTHEST)
         lower = self.start / _FARTHEST
         values = np.minimum(self.start, upper)
@@ -340,7 +340,7 @@ class _Fit:
 
     def _differences(self, values: Array) -> Array:
         """Return by how much, as a logarithm, constants change to see what depends on them."""
-        whole = np.array([each.is_whole for each in self.constants])
+        whole = np.array([constant.is_whole for constant in self.constants])
         return np.where(whole, np.maximum(0.02, np.log1p(1 / np.maximum(values, 1))), 0.02)
 
     def _of_rows(self, values: Array) -> Array:
@@ -398,7 +398,7 @@ class _Fit:
         return found
 
     def _place(self, index: int) -> int:
-        return sum(1 + len(each.tied) for each in self.constants[:index])
+        return sum(1 + len(constant.tied) for constant in self.constants[:index])
 
 
 def _placed(values: Array, free: npt.NDArray[np.bool_], tried: Array) -> Array:
@@ -421,7 +421,7 @@ def _together(
 
 
 def _count(models: Sequence[Modeled], category: Category) -> int:
-    return sum(len(each.rows) for each in models if each.rows[0].category is category)
+    return sum(len(model.rows) for model in models if model.rows[0].category is category)
 
 
 def _errors(rows: Modeled, machine: Machine) -> Errors:

@@ -91,7 +91,7 @@ class GemmRows:
             answered.append(row)
             self._tiles.append([each.tile for each in found])
         self.rows = answered
-        return [set(each) for each in before] != [set(each) for each in self._tiles]
+        return [set(each) for each in before] != [set(tile) for tile in self._tiles]
 
     def times_us(self, machine: Machine) -> Array:
         found = []

@@ -111,7 +111,7 @@ _SPELLED = {
     "int8": ("int8", "i8", "char"),
 }
 """How people write the dtypes of rows, by the name that predictors know."""
-_DTYPES = {each: name for name, others in _SPELLED.items() for each in others}
+_DTYPES = {other: name for name, others in _SPELLED.items() for other in others}
 _OF_NCCL = ("half", "float", "bfloat16")
 """Names of nccl-tests, which stay in rows of collectives."""
 

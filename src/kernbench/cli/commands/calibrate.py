@@ -117,7 +117,7 @@ def _calibrated(options: CalibrateOptions, model: RowModel | None) -> Calibratio
     rows = read_rows(options.data)
     if options.sources:
         known = {row.source for row in rows}
-        unknown = [each for each in options.sources if each not in known]
+        unknown = [source for source in options.sources if source not in known]
         if unknown:
             raise UsageError(
                 f"no row is of source {unknown[0]!r}; the rows are of {', '.join(sorted(known))}"
@@ -136,7 +136,7 @@ def _calibrated(options: CalibrateOptions, model: RowModel | None) -> Calibratio
 
 def _print_constants(found: Calibration) -> None:
     """Print what rows say of each constant, and which they say nothing of."""
-    told = [each for each in found.constants if each.deviation is not None]
+    told = [constant for constant in found.constants if constant.deviation is not None]
     width = max((len(each.key) for each in told), default=0)
     print(f"rows of {', '.join(found.sources)}\n")
     print(f"{'constant':<{width}}  {'before':>9}  {'after':>9}  {'known to':>8}  from")
@@ -146,7 +146,7 @@ def _print_constants(found: Calibration) -> None:
         print(f"{each.key:<{width}}  {numbers}  {known:>8}  {_from(each)}")
     for one, other, deviation in found.together[:_MOST_PAIRS]:
         print(f"known together alone, to {100 * deviation:.1f} %: {one} times {other}")
-    silent = [each.key for each in found.constants if each.deviation is None]
+    silent = [constant.key for constant in found.constants if constant.deviation is None]
     if silent:
         print(f"\nno row tells, and they stay: {', '.join(_folded(silent))}")
     if found.stated:
@@ -179,14 +179,14 @@ def _folded(keys: list[str]) -> list[str]:
 
 
 def _print_errors(found: Calibration) -> None:
-    width = max(len(each.category) for each in found.errors) + len(" fitted to, 1000 rows")
+    width = max(len(error.category) for error in found.errors) + len(" fitted to, 1000 rows")
     print(f"\n{'MAPE/median/p90 %':<{width}}  {'before':>14}  {'after':>14}")
-    for each in found.errors:
+    for error in found.errors:
         for label, was, now in (
-            ("fitted to", each.fitted_before, each.fitted_after),
-            ("kept apart", each.apart_before, each.apart_after),
+            ("fitted to", error.fitted_before, error.fitted_after),
+            ("kept apart", error.apart_before, error.apart_after),
         ):
-            title = f"{each.category} {label}, {was.rows} rows"
+            title = f"{error.category} {label}, {was.rows} rows"
             print(f"{title:<{width}}  {_errors(was):>14}  {_errors(now):>14}")
 
 

@@ -190,14 +190,14 @@ def change_file(file: str, settings: list[str], source: str | None) -> None:
     known = dict(leaves(machine.spec.model_dump()))
     values: dict[str, Any] = {}
     # What the file leaves out may be added with its group, or to a mapping: it is checked below.
-    new = [each for each in settings if each.partition("=")[0].strip() not in known]
+    new = [setting for setting in settings if setting.partition("=")[0].strip() not in known]
     for pair in new:
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals or not key or "->" in key:
             raise UsageError(f"must be KEY=VALUE with a key of the file, but got {pair!r}")
         values[key] = parse_yaml(value, key)
-    _, changes = set_keys(machine, [each for each in settings if each not in new])
-    values |= {each.key: each.value for each in changes}
+    _, changes = set_keys(machine, [setting for setting in settings if setting not in new])
+    values |= {change.key: change.value for change in changes}
     sources = {key: source for key in values if source is not None}
     text = edited(text, values, sources, origin)
     parse_machine(text, origin)

@@ -67,7 +67,7 @@ def _doing(frame: FrameType) -> str:
     if not is_of_program(code.co_filename):
         return f"in {frame.f_globals.get('__name__', '?')}.{code.co_qualname}"
     name = dis.opname[code.co_code[frame.f_lasti]]
-    is_between = any(each in name for each in _BETWEEN_CALLS)
+    is_between = any(call in name for call in _BETWEEN_CALLS)
     return "in Python of its own" if is_between else "in a call there"
 
 

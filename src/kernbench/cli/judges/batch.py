@@ -50,7 +50,7 @@ def points_of(folder: Path, against: str | None, options: Mapping[str, Any]) -> 
             {"options": options, "of": metadata.version("kernbench")}, sort_keys=True
         )
         parts = (candidate.encode(), Path(candidate).read_bytes(), texts[task], about.encode())
-        digest = hashlib.sha256(b"\0".join(hashlib.sha256(each).digest() for each in parts))
+        digest = hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts))
         asked = {"candidate": candidate, "task": task}
         job = {**asked, "options": dict(options)}
         made.append(Point(key=digest.hexdigest()[:24], values=asked, job=job))
@@ -65,7 +65,7 @@ def _pairs(folder: Path, against: str | None) -> Iterator[tuple[str, str]]:
                 yield str(path.absolute()), str(task)
         return
     for own in folder.iterdir():
-        names = [each for each in _TASK_FILES if (own / each).exists()]
+        names = [file for file in _TASK_FILES if (own / file).exists()]
         if names:
             task = (own / names[0] if names[0] == "task.py" else own).absolute()
             parts = {"task.py"} if names[0] == "task.py" else _NOT_CANDIDATES
@@ -97,7 +97,7 @@ def run_batch(
     store = ResultFolder(folder / RESULTS, "kernbench judge")
     there = store.rows(points)
     progress.kept = len(there)
-    new = [each for each in points if each.key not in there]
+    new = [point for point in points if point.key not in there]
     if new:
         with engine(engine_name, workers, judged_job) as used:
             run_points(new, frozenset(), store, used, Limits(), progress, _row)
@@ -106,7 +106,7 @@ def run_batch(
             f"{len(progress.lost)} candidates were lost with their workers, three times each, such "
             f"as {progress.lost[0]}; call it again to go on"
         )
-    return [verdict for each in points if (verdict := store.report(each.key)) is not None]
+    return [verdict for point in points if (verdict := store.report(point.key)) is not None]
 
 
 def _row(point: Point, answer: Mapping[str, Any], limits: Mapping[str, Any]) -> dict[str, Any]:

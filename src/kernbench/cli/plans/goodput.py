@@ -22,7 +22,7 @@ class Failing:
     mtbf_s: float
     """Mean time between failures of the whole run."""
     checkpoint_s: float
-    """For which training stops."""
+    """How long training stops for one."""
     restart_s: float
 
     def goodput(self, interval_s: float) -> float:

@@ -171,7 +171,7 @@ def why_best(best: TimedLayout) -> str:
     """Return where the time of the best layout goes."""
     parts = sorted(best.parts.items(), key=lambda each: -each[1])
     shares = [f"{part / best.seconds:.0%} {name}" for name, part in parts]
-    return ", ".join(each for each in shares if not each.startswith("0%"))
+    return ", ".join(share for share in shares if not share.startswith("0%"))
 
 
 def why_slower(each: TimedLayout, best: TimedLayout) -> str:

@@ -14,7 +14,7 @@ def say_whose_options(path: Path, args: Sequence[str], options: Collection[str])
 
     There is none on those that the program's file names itself, behind a ``--``, and on ``--help``.
     """
-    given = [each.partition("=")[0] for each in args]
+    given = [arg.partition("=")[0] for arg in args]
     given = given[: given.index("--")] if "--" in given else given
     ours = dict.fromkeys(each for each in given if each in options and each != "--help")
     if not ours:

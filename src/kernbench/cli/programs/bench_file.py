@@ -99,7 +99,7 @@ def is_bench(tree: ast.Module) -> bool:
         for node in tree.body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == "run"
     ]
-    takes_torch = any([each.arg for each in node.args.args][:1] == ["torch"] for node in runs)
+    takes_torch = any([arg.arg for arg in node.args.args][:1] == ["torch"] for node in runs)
     return bool(runs) and all(_is_idle(node, takes_torch) for node in tree.body)
 
 
@@ -107,7 +107,7 @@ def _is_idle(node: ast.stmt, may_call: bool) -> bool:
     if isinstance(node, ast.If | ast.Try):
         # As around an import that may fail; `if __name__ == "__main__"` calls something.
         parts = (each for each in ast.iter_child_nodes(node) if isinstance(each, ast.stmt))
-        return all(_is_idle(each, may_call) for each in parts)
+        return all(_is_idle(part, may_call) for part in parts)
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant)
     if isinstance(node, ast.Assign | ast.AnnAssign):

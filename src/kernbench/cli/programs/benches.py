@@ -71,7 +71,7 @@ def show_bench(given: str, debug: bool) -> int:
         parameters = parameters_of(bench.run)
         lines = [bench.about, "", f"usage: kernbench run {given} [OPTIONS]", ""]
         lines.append("parameters (--param NAME=VALUE):" if parameters else "no parameters")
-        lines += [f"  {each}" for each in parameters]
+        lines += [f"  {parameter}" for parameter in parameters]
         lines += [
             "",
             f"machine: {bench.machine} (--machine NAME); "

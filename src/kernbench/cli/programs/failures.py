@@ -212,8 +212,8 @@ def _asks_for_gpu(error: BaseException) -> bool:
         str(frame.f_globals.get("__name__", ""))
         for frame, _ in traceback.walk_tb(error.__traceback__)
     ]
-    return any(each.startswith(("torch.cuda", "torch.distributed")) for each in modules) or (
-        any(each.partition(".")[0] == "torch" for each in modules)
+    return any(module.startswith(("torch.cuda", "torch.distributed")) for module in modules) or (
+        any(module.partition(".")[0] == "torch" for module in modules)
         and any(word in _words(error) for word in ("CUDA", "NVIDIA", "cuda"))
     )
 
@@ -283,7 +283,7 @@ def _is_handed_on(last: TracebackType) -> bool:
         return False
     if isinstance(failed.func, ast.Attribute) and failed.func.attr == code.co_name:
         return True
-    starred = {ast.unparse(each.value) for each in failed.args if isinstance(each, ast.Starred)}
+    starred = {ast.unparse(arg.value) for arg in failed.args if isinstance(arg, ast.Starred)}
     number = code.co_argcount + code.co_kwonlyargcount
     number += bool(code.co_flags & inspect.CO_VARARGS)
     return not starred.isdisjoint(code.co_varnames[:number])

@@ -88,7 +88,7 @@ class WatchedRun(NamedTuple):
     """Along which its ranks differ: some of them have turned out while it ran."""
     works: dict[int, RankWork]
     groups: list[tuple[int, ...]]
-    """In which its ranks called collectives."""
+    """The groups in which its ranks called collectives."""
     placements: Timetable | None
     """When these run with all ranks; None: not known."""
     why_not: str

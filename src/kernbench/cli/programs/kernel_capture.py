@@ -233,8 +233,8 @@ def _run(
 
 def _leaves(error: BaseException | None) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
-        for each in error.exceptions:
-            yield from _leaves(each)
+        for exception in error.exceptions:
+            yield from _leaves(exception)
     elif error is not None:
         yield error
 

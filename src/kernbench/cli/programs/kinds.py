@@ -73,7 +73,7 @@ def offers_run(tree: ast.Module) -> bool:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == "run"
     ]
     own = [node for node in runs if node in tree.body]
-    if any([each.arg for each in node.args.args][:1] == [_TORCH] for node in own):
+    if any([arg.arg for arg in node.args.args][:1] == [_TORCH] for node in own):
         return True
     used = (isinstance(node, ast.Name) and node.id == "run" for node in ast.walk(tree))
     return any(node.args.args for node in own) and not any(used)
@@ -107,7 +107,7 @@ def _file_needs_torch(path: Path, folder: Path, seen: set[str], depth: int) -> b
 def _imports(node: ast.AST, *, is_optional: bool) -> Iterator[tuple[str, bool]]:
     """Yield the modules that a tree imports, and whether it goes on without them."""
     if isinstance(node, ast.Import):
-        yield from ((each.name, is_optional) for each in node.names)
+        yield from ((name.name, is_optional) for name in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
         yield node.module, is_optional
     for each in ast.iter_child_nodes(node):
@@ -129,7 +129,7 @@ def _requires_torch(package: str) -> bool:
     except (metadata.PackageNotFoundError, ValueError):
         return False
     return any(
-        _PACKAGE.match(each)[0] == _TORCH  # type: ignore[index]  # all have a name
-        and ("extra ==" not in each or _OF_EXTRA.search(each) is not None)
-        for each in requirements
+        _PACKAGE.match(requirement)[0] == _TORCH  # type: ignore[index]  # all have a name
+        and ("extra ==" not in requirement or _OF_EXTRA.search(requirement) is not None)
+        for requirement in requirements
     )

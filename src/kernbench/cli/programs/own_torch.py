@@ -33,11 +33,11 @@ def _imported(tree: ast.Module) -> Iterator[str]:
     """Yield the names that PyTorch, its modules and what is in them have in a file."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for each in node.names:
-                if each.name.partition(".")[0] == _TORCH:
-                    yield each.asname or _TORCH
+            for name in node.names:
+                if name.name.partition(".")[0] == _TORCH:
+                    yield name.asname or _TORCH
         elif isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == _TORCH:
-            yield from (each.asname or each.name for each in node.names)
+            yield from (name.asname or name.name for name in node.names)
 
 
 def _users(scope: SymbolTable, names: frozenset[str]) -> Iterator[str]:
@@ -45,7 +45,8 @@ def _users(scope: SymbolTable, names: frozenset[str]) -> Iterator[str]:
     if scope.get_type() == "function":
         symbols = (each for each in scope.get_symbols() if each.get_name() in names)
         if any(
-            each.is_referenced() and (each.is_global() or each.is_imported()) for each in symbols
+            symbol.is_referenced() and (symbol.is_global() or symbol.is_imported())
+            for symbol in symbols
         ):
             yield f"{scope.get_name()}()"
     for inner in scope.get_children():

@@ -42,16 +42,18 @@ def parameters_of(run: Callable[..., object]) -> list[BenchParameter]:
         UsageError: An annotation names something that is not there.
     """
     result = []
-    for each in list(inspect.signature(run).parameters.values())[1:]:
-        if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+    for parameter in list(inspect.signature(run).parameters.values())[1:]:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        annotation = each.annotation
+        annotation = parameter.annotation
         if isinstance(annotation, str):
-            annotation = _evaluated(run, each.name, annotation)
+            annotation = _evaluated(run, parameter.name, annotation)
         if annotation is inspect.Parameter.empty:
-            known = each.default is not inspect.Parameter.empty and each.default is not None
-            annotation = type(each.default) if known else str
-        result.append(BenchParameter(each.name, annotation, each.default))
+            known = (
+                parameter.default is not inspect.Parameter.empty and parameter.default is not None
+            )
+            annotation = type(parameter.default) if known else str
+        result.append(BenchParameter(parameter.name, annotation, parameter.default))
     return result
 
 
@@ -133,11 +135,13 @@ def type_name(annotation: Any) -> str:
     """
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (Union, types.UnionType):
-        return "|".join(type_name(each) for each in arguments)
+        return "|".join(type_name(argument) for argument in arguments)
     if origin is Literal:
-        return "|".join(str(each) for each in arguments)
+        return "|".join(str(argument) for argument in arguments)
     if origin in (list, tuple):
-        inner = ", ".join("..." if each is Ellipsis else type_name(each) for each in arguments)
+        inner = ", ".join(
+            "..." if argument is Ellipsis else type_name(argument) for argument in arguments
+        )
         return f"{origin.__name__}[{inner}]"
     if annotation is types.NoneType:
         return "none"

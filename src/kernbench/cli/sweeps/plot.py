@@ -60,7 +60,7 @@ def write_plot(rows: Sequence[Row], axes: Sequence[str], metric: str, path: str)
     factor, unit = next((each for end, each in _UNITS.items() if metric.endswith(end)), (1, ""))
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     drawn = figure.add_subplot()
-    for label, line in _lines(done, [each for each in axes if each != along]).items():
+    for label, line in _lines(done, [axis for axis in axes if axis != along]).items():
         line = (
             sorted(line, key=lambda row: _number(row[along])) if _is_number(done, along) else line
         )
@@ -71,7 +71,7 @@ def write_plot(rows: Sequence[Row], axes: Sequence[str], metric: str, path: str)
     if _is_number(done, along) and _is_wide([_number(row[along]) for row in done]):
         drawn.set_xscale("log", base=2)
         ticks = sorted({_number(row[along]) for row in done})
-        drawn.set_xticks(ticks, [f"{each:g}" for each in ticks])
+        drawn.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     if _is_wide([row[metric] for row in done]):
         drawn.set_yscale("log")
     else:

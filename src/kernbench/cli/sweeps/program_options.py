@@ -48,15 +48,15 @@ def _options_in(call: ast.Call) -> Iterator[ProgramOption]:
     name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
     if name not in ("add_argument", "option"):
         return
-    keywords = {each.arg: each.value for each in call.keywords}
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
     default = keywords.get("default")
     action = keywords.get("action")
     if isinstance(action, ast.Attribute):  # argparse.BooleanOptionalAction
         action = ast.Constant(action.attr)
-    for each in call.args:
-        if isinstance(each, ast.Constant) and str(each.value).startswith("--"):
+    for arg in call.args:
+        if isinstance(arg, ast.Constant) and str(arg.value).startswith("--"):
             yield ProgramOption(
-                spelled=str(each.value),
+                spelled=str(arg.value),
                 default=default.value if isinstance(default, ast.Constant) else None,
                 action=str(action.value) if isinstance(action, ast.Constant) else "",
             )

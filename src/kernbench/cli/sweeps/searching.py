@@ -283,16 +283,16 @@ class Search:
         limits: Limits,
         progress: Progress,
     ) -> None:
-        new = {each.key: each for each in points if store.row(each.key) is None}
+        new = {point.key: point for point in points if store.row(point.key) is None}
         progress.kept += len(points) - len(new)
         run_points(new.values(), frozenset(), store, engine, limits, progress)
 
     def best(self) -> list[tuple[dict[str, Any], list[float]]]:
         """Return the parameters and values of what nothing beats in every goal, by the first."""
-        found = {tuple(each.values): each.params for each in self.study.best_trials}
+        found = {tuple(trial.values): trial.params for trial in self.study.best_trials}
         return [(found[values], list(values)) for values in sorted(found)]
 
     def tried(self) -> list[tuple[dict[str, Any], list[float]]]:
         """Return the parameters and values of all trials that have some."""
         trials = self.study.get_trials(deepcopy=False, states=(self._states.COMPLETE,))
-        return [(each.params, each.values) for each in trials]
+        return [(trial.params, trial.values) for trial in trials]

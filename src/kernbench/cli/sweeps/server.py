@@ -288,13 +288,13 @@ class _Twice(io.TextIOBase):
         self._files = files
 
     def write(self, text: str) -> int:
-        for each in self._files:
-            each.write(text)
+        for file in self._files:
+            file.write(text)
         return len(text)
 
     def flush(self) -> None:
-        for each in self._files:
-            each.flush()
+        for file in self._files:
+            file.flush()
 
 
 def _context(job: Mapping[str, Any]) -> Any:

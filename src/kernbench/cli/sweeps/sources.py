@@ -77,11 +77,11 @@ def _imports(file: Path) -> Iterator[tuple[str, int]]:
     """Yield the modules that a file names in imports, with the number of dots before each."""
     for node in nodes_of(file):
         if isinstance(node, ast.Import):
-            yield from ((each.name, 0) for each in node.names)
+            yield from ((name.name, 0) for name in node.names)
         elif isinstance(node, ast.ImportFrom):
             before = node.module or ""
-            for each in node.names:
-                yield ".".join(filter(None, (before, each.name))), node.level
+            for name in node.names:
+                yield ".".join(filter(None, (before, name.name))), node.level
 
 
 @cache
@@ -106,7 +106,7 @@ def versions(has_torch: bool) -> dict[str, str]:
 def _own_digest() -> str:
     root = Path(kernbench.__file__).parent
     files = sorted(each for kind in ("*.py", "*.yaml") for each in root.rglob(kind))
-    return digest(*(part for each in files for part in (_name(each, root), each.read_bytes())))
+    return digest(*(part for file in files for part in (_name(file, root), file.read_bytes())))
 
 
 def _name(file: Path, root: Path) -> bytes:

@@ -59,7 +59,7 @@ class ResultFolder:
             OutputError: A file is no result of a sweep.
         """
         there = {each.stem for each in (self.folder / _POINTS).glob("*.json")}
-        found = {each.key: self.row(each.key) for each in points if each.key in there}
+        found = {point.key: self.row(point.key) for point in points if point.key in there}
         return {key: row for key, row in found.items() if row is not None}
 
     def report(self, key: str) -> dict[str, Any] | None:

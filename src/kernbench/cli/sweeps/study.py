@@ -92,7 +92,7 @@ def parse_axes(given: Iterable[str], option: str = "--grid") -> dict[str, list[s
         if name in axes:
             raise UsageError(f"the grid has the axis {name} twice")
         axes[name] = list(split_values(values))
-        twice = {each for each in axes[name] if axes[name].count(each) > 1}
+        twice = {axis for axis in axes[name] if axes[name].count(axis) > 1}
         if twice:
             raise UsageError(f"the axis {name} has {min(twice)} twice")
     return axes
@@ -218,7 +218,7 @@ def load_study(path: Path) -> Study:
         ),
         fixed={_name(name): as_text(value) for name, value in found.params.items()},
         axes={_name(name): list(map(as_text, values)) for name, values in found.grid.items()},
-        chosen=[{_name(k): as_text(v) for k, v in each.items()} for each in found.points],
+        chosen=[{_name(k): as_text(v) for k, v in point.items()} for point in found.points],
         timeout_s=found.timeout,
         memory_mb=memory_mb,
     )

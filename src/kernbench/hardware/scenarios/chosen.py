@@ -36,7 +36,7 @@ def slow_sips(scenario: ScenarioSpec, num_sips: int, origin: str) -> tuple[int, 
         MachineError: The machine has fewer.
     """
     slow = scenario.slow_devices
-    beyond = [each for each in slow.sips if each >= num_sips]
+    beyond = [sip for sip in slow.sips if sip >= num_sips]
     if beyond:
         raise MachineError(
             f"{origin}: scenario.slow_devices.sips names SIP {beyond[0]}, but there are "
@@ -69,7 +69,7 @@ def slow_wires(
         return ()
     of_nodes = slow.between == "nodes"
     links = ends[first_outer_link:] if of_nodes else ends[:first_outer_link]
-    wires = sorted({wire(*each) for each in links})
+    wires = sorted({wire(*link) for link in links})
     what = f"wires between {slow.between}"
     return _sample(scenario, "slow_links", slow.count, wires, what, origin)
 
@@ -101,7 +101,7 @@ def flapping_wires(
     Raises:
         MachineError: There are fewer.
     """
-    wires = sorted({wire(*each) for each in ends[first_outer_link:]})
+    wires = sorted({wire(*end) for end in ends[first_outer_link:]})
     count = scenario.flapping.count
     return _sample(scenario, "flapping", count, wires, "wires between nodes", origin)
 

@@ -53,7 +53,7 @@ def described(machine: Machine) -> list[str]:
         lines.append(
             f"scenario: {len(machine.slow_sips)} of {machine.num_sips} devices at "
             f"{' and '.join(parts) or 'the usual speed'}{chosen}: "
-            f"SIP {_listed([str(each) for each in machine.slow_sips])}"
+            f"SIP {_listed([str(sip) for sip in machine.slow_sips])}"
         )
     if machine.slow_wires:
         lines.append(
@@ -83,7 +83,7 @@ def described(machine: Machine) -> list[str]:
 
 
 def _named(wires: Sequence[Wire]) -> str:
-    return _listed([f"sip{max(each)}" for each in wires])
+    return _listed([f"sip{max(wire)}" for wire in wires])
 
 
 def _listed(texts: Sequence[str]) -> str:

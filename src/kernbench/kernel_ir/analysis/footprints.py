@@ -171,8 +171,8 @@ def extreme(
     for dim in sorted(everything, key=_elimination_order):
         if dim == keep:
             continue
-        bucket = [each for each in factors if dim in each[0]]
-        factors = [each for each in factors if dim not in each[0]]
+        bucket = [factor for factor in factors if dim in factor[0]]
+        factors = [factor for factor in factors if dim not in factor[0]]
         if dim in trips:
             dims, array = _first_iterations(bucket, dim, largest, trips[dim])
         else:

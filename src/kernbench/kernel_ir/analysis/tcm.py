@@ -278,7 +278,9 @@ def _is_of_product(value: Value, makers: dict[Value, Op]) -> bool:
             index = maker.results.index(value)
             pending.append(maker.regions[0].entry.ops[-1].operands[index])
         elif maker.name.startswith(_IN_PLACE):
-            pending += [each for each in maker.operands if each.type.shape == value.type.shape]
+            pending += [
+                operand for operand in maker.operands if operand.type.shape == value.type.shape
+            ]
     return False
 
 

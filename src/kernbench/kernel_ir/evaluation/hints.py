@@ -55,7 +55,7 @@ def keep_hints(run: Evaluator, hints: Iterable[Hint], held: Held, pointed: Any =
                     hint,
                     held=held.offset,
                     step=pointed.itemsize,
-                    values=tuple(math.gcd(each, base) for each in hint.values)
+                    values=tuple(math.gcd(value, base) for value in hint.values)
                     if hint.name == "divisibility"
                     else hint.values,
                 )

@@ -62,7 +62,7 @@ def reshape(value: Separable, shape: Shape) -> Separable:
 
 
 def reshape_predicate(value: Predicate, shape: Shape) -> Predicate:
-    """As :func:`reshape`, for a conjunction."""
+    """Do as :func:`reshape`, for a conjunction."""
     result = Predicate(shape, {d: a for d, a in value.terms.items() if not _has_axis(d)})
     for left, right in factor(value.shape, shape):
         owned = _terms_over(value, left)

@@ -252,7 +252,7 @@ class SharedMemory:
     @staticmethod
     def finished(commands: list[Command]) -> tuple[Command, ...]:
         """Return commands without the copies that nothing reads."""
-        return tuple(each for each in commands if not isinstance(each, Issued))
+        return tuple(command for command in commands if not isinstance(command, Issued))
 
     # -- rolled loops -------------------------------------------------------------------------
 
@@ -393,8 +393,8 @@ def _same_other(a: Any, b: Any) -> bool:
 
 def _stacked(rows: list[Issued], loop_id: int) -> Issued:
     """Return the copy that is ``rows[k]`` in iteration ``k``."""
-    offset = stack([each.access.offset for each in rows], loop_id)
-    masks = [each.mask for each in rows if isinstance(each.mask, Predicate)]
+    offset = stack([row.access.offset for row in rows], loop_id)
+    masks = [row.mask for row in rows if isinstance(row.mask, Predicate)]
     first = rows[0]
     return replace(
         first,

@@ -72,7 +72,7 @@ def _checks_overflow(command: Command) -> bool:
 
 def _needed(commands: Sequence[Command], results: Sequence[Operand]) -> tuple[Math, ...]:
     """Return the commands that the results depend on, in order."""
-    needed = {id(each) for each in results}
+    needed = {id(result) for result in results}
     kept: list[Math] = []
     for command in reversed(commands):
         if isinstance(command, Math) and id(command.dst) in needed:

@@ -98,16 +98,16 @@ def _meet(
     used = []
     found = []
     known = iter(addresses)
-    for each in operands:
-        if each.is_known:
+    for operand in operands:
+        if operand.is_known:
             address = next(known)
-            start, end = address + each.low, address + each.high
-            found.append(ranges.share_steps(start, end) if each.is_loaded else 0)
+            start, end = address + operand.low, address + operand.high
+            found.append(ranges.share_steps(start, end) if operand.is_loaded else 0)
         else:
             # No tensor is there: the bytes only push out others.
-            start, end = _NOWHERE - each.size, _NOWHERE
+            start, end = _NOWHERE - operand.size, _NOWHERE
             found.append(0)
-        used.append((start, end, each.size))
+        used.append((start, end, operand.size))
     for start, end, size in used:
         ranges.touch(start, end, size)
     return tuple(found)

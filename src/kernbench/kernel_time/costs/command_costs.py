@@ -107,7 +107,7 @@ class SpillCosts:
     """What one program's spilled registers take of what all SMs share."""
 
     shares_ps: tuple[int, int]
-    """On its share of HBM, and of the cache."""
+    """The times on its share of HBM, and of the cache."""
     hbm_bytes: Fraction
 
 

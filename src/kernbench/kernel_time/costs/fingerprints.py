@@ -150,7 +150,7 @@ def program_terms(value: Separable | Predicate, unit: int = 1) -> Iterator[Array
 
 
 def _pattern_terms(value: Separable | Predicate) -> Iterator[Array]:
-    """As :func:`program_terms`, without where a tensor's first element lies."""
+    """Do as :func:`program_terms`, without where a tensor's first element lies."""
     for dims, array in value.terms.items():
         if not dims or dims[0] != PROGRAM:
             continue

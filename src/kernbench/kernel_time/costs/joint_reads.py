@@ -109,7 +109,7 @@ def _over_tiles(
         depth = max(_tile_loops(command.source, loops) for command, loops, _ in reads)
         counts = [len(g.program_ids) * _num_turns(loops[:depth]) for _, loops, g in reads]
         if depth and sum(counts) <= _MOST_TURNS:
-            parts = [_turns(*each, depth, num_pes) for each in reads]
+            parts = [_turns(*read, depth, num_pes) for read in reads]
             found.append(([command for command, *_ in reads], _Turns.of(parts)))
     shared = [(commands, turns) for commands, turns in found if turns.once < turns.total]
     stay, left = stay_for_launch(room, [turns.size_bytes for _, turns in shared])
@@ -224,7 +224,7 @@ class _Reads:
 
     command: DmaRead
     stride: int
-    """From row to row; 1 where all bytes follow each other, and each byte is a row."""
+    """Bytes from row to row; 1 where all bytes follow each other, and each byte is a row."""
     wave: Array
     start: Array
     rows: Array
@@ -315,7 +315,7 @@ class _Boxes:
     def of(reads: Sequence[_Reads]) -> _Boxes | None:
         """Return the boxes of sites of one stride, None where both sides overlap in part."""
         wave, address, rows, width = (
-            np.concatenate([getattr(each, name) for each in reads])
+            np.concatenate([getattr(read, name) for read in reads])
             for name in ("wave", "start", "rows", "width")
         )
         stride = reads[0].stride

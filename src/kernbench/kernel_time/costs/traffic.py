@@ -342,7 +342,7 @@ class GroupSplit:
         if together is not None:
             room, known = together.room, together.shares
         for reads in self._shared_tiles(known).values():
-            stay, left = stay_for_launch(room, [each.bytes_moved for each in reads])
+            stay, left = stay_for_launch(room, [read.bytes_moved for read in reads])
             part = left // max(stay.count(False), 1) if self._keeps_parts else 0
             for each, stays in zip(reads, stay, strict=True):
                 cells = self._cell_of[each.positions]

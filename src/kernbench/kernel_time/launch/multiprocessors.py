@@ -30,7 +30,7 @@ class BlockTimes:
     """The time of each resource that all multiprocessors share, for one block alone: a row for each
     kind."""
     duration_ps: Array
-    """From its start to its end if no other block is on its multiprocessor."""
+    """The time from its start to its end if no other block is on its multiprocessor."""
 
 
 def place_in_order(

@@ -27,7 +27,7 @@ class LaunchTime:
 
     front_end_ps: int
     makespan_ps: int
-    """From the start of the first program to the end of the last."""
+    """The time from the start of the first program to the end of the last."""
     stream_ps: int
     """HBM's time for all bytes that move, short runs counted as what could stream instead."""
     stretch: Fraction

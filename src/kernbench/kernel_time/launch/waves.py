@@ -58,7 +58,7 @@ class TimedProgram:
     duration_ps: int
     """The pipeline's time, or longer where a shared resource cannot keep up with it."""
     interval_ps: int
-    """From its start to when the PE begins the next program like it."""
+    """The time from its start to when the PE begins the next program like it."""
     own_ps: int
     """What it needs of the engine of its PE that it keeps busiest."""
 
@@ -389,7 +389,7 @@ def _singly(
 def _in_runs(
     values: Array, counts: Array, intervals: Array, num_pes: int
 ) -> tuple[Array, Array, Array]:
-    """As :func:`_singly`.
+    """Do as :func:`_singly`.
 
     Of programs in a row that take equally long, as many are placed at once as there are PEs that
     come free before the first of them hands its PE on.

@@ -80,4 +80,4 @@ class Addressing:
 
     @staticmethod
     def _add(uses: set[int], *operands: Operand | Predicate | None) -> None:
-        uses.update(id(each) for each in operands if isinstance(each, Tile))
+        uses.update(id(operand) for operand in operands if isinstance(operand, Tile))

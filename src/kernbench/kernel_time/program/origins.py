@@ -144,7 +144,7 @@ def inputs_of(part: Part) -> tuple[Part, ...]:
         return part.inputs
     if isinstance(part, Loaded):
         tiles = (part.gather, part.mask, part.other)
-        return tuple(each for each in tiles if each and not isinstance(each, Predicate))
+        return tuple(tile for tile in tiles if tile and not isinstance(tile, Predicate))
     return ()
 
 

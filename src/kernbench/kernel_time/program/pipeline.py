@@ -28,7 +28,7 @@ class SiteTimes:
     varies_over: tuple[tuple[int, ...], ...]
     """Loops (by id, outermost first) that index the occupancy."""
     latency_ps: tuple[int, ...]
-    """From when the queue is free again to when the result is there."""
+    """The time from when the queue is free again to when the result is there."""
 
 
 @dataclass(frozen=True, slots=True)

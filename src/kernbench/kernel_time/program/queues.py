@@ -275,5 +275,5 @@ def _as_cost(taken: npt.NDArray[np.int64], dims: Sequence[int], issue_ps: int) -
 
 def _nested(costs: list[object] | int) -> Cost:
     if isinstance(costs, list):
-        return tuple(_nested(each) for each in costs)  # type: ignore[arg-type]
+        return tuple(_nested(cost) for cost in costs)  # type: ignore[arg-type]
     return costs

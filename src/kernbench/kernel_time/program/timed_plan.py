@@ -141,9 +141,9 @@ class _Builder:
 
     def _slots(self, operands: Iterable[Operand | Predicate | None]) -> Slots:
         found: dict[int, None] = {}
-        for each in operands:
-            if isinstance(each, Tile):
-                found.update(dict.fromkeys(self.roots.get(each.slot, (each.slot,))))
+        for operand in operands:
+            if isinstance(operand, Tile):
+                found.update(dict.fromkeys(self.roots.get(operand.slot, (operand.slot,))))
         return tuple(found)
 
     def _step(self, command: SiteCommand, loops: tuple[Loop, ...]) -> QueueStep:
@@ -168,7 +168,7 @@ class _Builder:
         elif isinstance(command, Reduce):
             kind = "reduce"
             reads = self._slots(command.inputs)
-            writes = tuple(each.slot for each in command.dsts)
+            writes = tuple(dst.slot for dst in command.dsts)
         else:
             kind = "math"
             reads, writes = self._slots(command.inputs), (command.dst.slot,)

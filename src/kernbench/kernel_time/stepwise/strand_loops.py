@@ -24,7 +24,7 @@ class FarRun(PipelineRun):
     def far_nodes(
         self, nodes: tuple[Node, ...], floor: int
     ) -> Generator[int, None, tuple[int, int]]:
-        """As :meth:`nodes`, step by step."""
+        """Do as :meth:`nodes`, step by step."""
         end = floor
         for node in nodes:
             if isinstance(node, LoopNode):
@@ -41,7 +41,7 @@ class FarRun(PipelineRun):
         return floor, end
 
     def far_loop(self, node: LoopNode, floor: int) -> Generator[int, None, int]:
-        """As :meth:`loop`, one iteration after the other."""
+        """Do as :meth:`loop`, one iteration after the other."""
         varying = [site for site in node.sites if node.loop_id in self.varies_over[site]]
         outer = {site: self.cost[site] for site in varying}
         self.hand_on(node.args, node.inits)

@@ -227,6 +227,6 @@ def _reread(launch: BlockLaunch, block_bytes: float, sip: SipSpec) -> BlockLaunc
     first, *others = launch.sweeps
     return replace(
         launch,
-        sweeps=(first, *(replace(each, cached=kept) for each in others)),
+        sweeps=(first, *(replace(other, cached=kept) for other in others)),
         hbm_read_bytes=launch.hbm_read_bytes * (1 + len(others) * (1 - kept)),
     )

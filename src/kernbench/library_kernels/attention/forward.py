@@ -130,7 +130,7 @@ class FlashKernel:
     def head_padded(self, size: int) -> int:
         """Return the head size that the products take."""
         if self.padding == "flash":
-            return next((each for each in _FLASH_HEAD_DIMS if each >= size), size)
+            return next((dim for dim in _FLASH_HEAD_DIMS if dim >= size), size)
         if self.padding == "16":
             return -(-size // 16) * 16
         return 1 << (size - 1).bit_length() if self.padding == "power" else size
@@ -177,10 +177,10 @@ def ragged_launches(
     packed = longest.group if kernel.packs_groups or single else 1
     m = kernel.rows_of_tile(longest.q_len * packed)
     block = m, kernel.keys_of_block(longest.head_dim)
-    tiles = [_tiles(each, kernel, block, packed) for each in problems]
+    tiles = [_tiles(problem, kernel, block, packed) for problem in problems]
     counts = Counter[int]()
-    for each in tiles:
-        counts.update(each.counts)
+    for tile in tiles:
+        counts.update(tile.counts)
     chosen = num_splits(
         kernel.splits if single or kernel.splits is not Splits.SINGLE_QUERY else Splits.NONE,
         counts,
@@ -194,12 +194,14 @@ def ragged_launches(
         for each, counted in zip(problems, tiles, strict=True)
     ]
     launches = [*_appended(problems, kernel), merged(mains)]
-    results = sum(each.batch * each.q_len * each.heads * each.values for each in problems)
+    results = sum(
+        problem.batch * problem.q_len * problem.heads * problem.values for problem in problems
+    )
     if chosen.combined:
         partial = float(_PARTIAL_BYTES * chosen.splits * results)
         combine = f"{kernel.beside}_combine"
         launches.append(stream(combine, partial, 2.0 * results, trips=chosen.splits))
-    if single and longest.kv_heads > 1 and sum(each.batch for each in problems) > 1:
+    if single and longest.kv_heads > 1 and sum(problem.batch for problem in problems) > 1:
         # Queries of a group are put beside each other before, and their results back after.
         copy = stream(f"{kernel.beside}_copy", 2.0 * results, 2.0 * results)
         launches = [copy, *launches, copy]
@@ -223,7 +225,7 @@ def flash_forward(
 ) -> LibraryKernel:
     """Return the launch of a forward pass alone."""
     launches = flash_launches(problem, kernel, num_pes)
-    return next(each for each in launches if each.name == kernel.name)
+    return next(launch for launch in launches if launch.name == kernel.name)
 
 
 def _main(
@@ -283,7 +285,7 @@ def _appended(problems: Sequence[AttentionProblem], kernel: FlashKernel) -> list
     """Return the launch that brings what is new into the cache of keys and values."""
     if kernel.appends == "none":
         return []
-    tokens = sum(each.batch * each.q_len for each in problems)
+    tokens = sum(problem.batch * problem.q_len for problem in problems)
     first = problems[0]
     new = float(tokens * first.kv_heads * (first.head_dim + first.values))
     read, written = 2 * new, first.kv_bytes * new

@@ -391,7 +391,7 @@ class Training:
             if hasattr(part, "reset_parameters"):
                 part.reset_parameters()
         if self.copies_weights:
-            # By its mesh it knows which others there are, and keeps the local parts of their tensors.
+            # By its mesh it knows which others there are, and keeps their tensors' local parts.
             return DistributedDataParallel(
                 model, device_mesh=self.replicas, gradient_as_bucket_view=True
             )

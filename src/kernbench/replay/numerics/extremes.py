@@ -81,9 +81,9 @@ def _in_order_of_lanes(
             shape, axis - 1, given[1].dtype.itemsize, num_warps
         )
         parts = [np.moveaxis(each, axis, 0) for each in same_lead(given)]
-        parts = [each.reshape(turns, warps, lanes, side, *each.shape[1:]) for each in parts]
+        parts = [part.reshape(turns, warps, lanes, side, *part.shape[1:]) for part in parts]
         own = [(turn, slice(None), slice(None), at) for turn in range(turns) for at in range(side)]
-        best = reduce(better, [tuple(each[place] for each in parts) for place in own])
+        best = reduce(better, [tuple(part[place] for part in parts) for place in own])
         for at in (1, 0):
             while best[0].shape[at] > 1:
                 left, right = zip(*(np.split(each, 2, at) for each in best), strict=True)

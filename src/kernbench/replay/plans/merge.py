@@ -64,7 +64,7 @@ class Classes:
         return Separable(self.merged_shape(tensor.shape, kinds), const, terms)
 
     def merge_mask(self, mask: Predicate, kinds: Kinds, shape: tuple[int, ...]) -> Predicate:
-        """As :meth:`merge_offset`; ``shape`` is the tile's (a true mask may have none)."""
+        """Do as :meth:`merge_offset`; ``shape`` is the tile's (a true mask may have none)."""
         parts = self._vectors(Predicate(shape, mask.terms), kinds)
         for by_program in parts.by_program:
             row: Array = np.logical_or.reduce(by_program, axis=1)

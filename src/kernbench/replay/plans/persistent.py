@@ -176,7 +176,7 @@ def _as_one(groups: Sequence[ProgramGroup], trip_counts: list[int]) -> ProgramGr
     """
     first = groups[0]
     loops = [_loops(group.body) for group in groups]
-    if any(len(each) != len(loops[0]) for each in loops):
+    if any(len(loop) != len(loops[0]) for loop in loops):
         return None
     bodies = [
         with_known(group.body, _renaming(dict(zip(own, loops[0], strict=True))))

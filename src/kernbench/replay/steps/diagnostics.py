@@ -101,7 +101,7 @@ def show_printed(frame: Frame) -> None:
     out = sys.stdout
     for program, number, position in order:
         command, grid, _, values = frame.printed[number]
-        lines = to_lines(command, coordinates(program, grid), [each[position] for each in values])
+        lines = to_lines(command, coordinates(program, grid), [value[position] for value in values])
         out.write("".join(f"{line}\n" for line in lines))
     frame.printed.clear()
 

@@ -100,7 +100,7 @@ def _sips(view: RankView) -> set[int]:
 
 def _streams(view: RankView) -> list[tuple[int, str]]:
     """Return the streams that a rank used, or waited for though what it waits for is not shown."""
-    awaited = (each.awaited for each in view.steps if each.awaited is not None)
+    awaited = (step.awaited for step in view.steps if step.awaited is not None)
     return sorted({(each.sip, each.instance.stream) for each in (*view.commands, *awaited)})
 
 
@@ -177,14 +177,14 @@ class _ProfileWriter:
 
     def events(self) -> Iterator[_Event]:
         yield from self._names()
-        for each in self._view.steps:
-            if each.launched:
+        for step in self._view.steps:
+            if step.launched:
                 number = self._new()
-                for command in each.launched:
+                for command in step.launched:
                     self._numbers[command.instance.launch_id] = number
         self._waits = dict(self._stream_waits())
         items: list[HostRange | HostStep] = [*self._view.ranges]
-        items += [each for each in self._view.steps if each.span.kind != "python"]
+        items += [step for step in self._view.steps if step.span.kind != "python"]
         for tid, track in enumerate(nested_tracks(items), self._pid):
             for item in track:
                 if isinstance(item, HostRange):
@@ -199,8 +199,8 @@ class _ProfileWriter:
 
     def _by_stream(self) -> dict[int, list[RankCommand]]:
         found: dict[int, list[RankCommand]] = {}
-        for each in self._view.commands:
-            found.setdefault(self._stream(each), []).append(each)
+        for command in self._view.commands:
+            found.setdefault(self._stream(command), []).append(command)
         return found
 
     def _names(self) -> Iterator[_Event]:
@@ -294,12 +294,12 @@ class _ProfileWriter:
 
         By its launch id: the correlations of the wait and of the record, and what it waits for.
         """
-        by_launch = {each.instance.launch_id: each for each in self._view.commands}
-        for each in self._view.commands:
-            before = by_launch.get(each.after)
-            if before is None or self._stream(before) == self._stream(each):
+        by_launch = {command.instance.launch_id: command for command in self._view.commands}
+        for command in self._view.commands:
+            before = by_launch.get(command.after)
+            if before is None or self._stream(before) == self._stream(command):
                 continue
-            number, mine = before.instance.launch_id, each.instance.launch_id
+            number, mine = before.instance.launch_id, command.instance.launch_id
             if number in self._launched_by and mine in self._launched_by:
                 record = self._records.setdefault(number, self._new())
                 yield mine, (self._new(), record, before)
@@ -397,7 +397,7 @@ class _ProfileWriter:
         """Yield, for each range of the host, when each stream ran what it launched."""
         launches = [each for each in self._view.steps if each.launched]
         launches.sort(key=lambda it: it.start_ps)
-        starts = [each.start_ps for each in launches]
+        starts = [launch.start_ps for launch in launches]
         for item in self._view.ranges:
             spans: dict[tuple[int, int], tuple[int, int]] = {}
             inside = launches[bisect_left(starts, item.start_ps) : bisect_left(starts, item.end_ps)]

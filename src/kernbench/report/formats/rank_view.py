@@ -64,7 +64,7 @@ class RankView:
 
     rank: int
     steps: list[HostStep] = field(default_factory=list)
-    """In the order of the log."""
+    """The steps in the order of the log."""
     commands: list[RankCommand] = field(default_factory=list)
     """The commands, ordered by start; what waited for what is in their instances."""
     ranges: list[HostRange] = field(default_factory=list)
@@ -112,8 +112,8 @@ def _steps(
     log: OpLog,
 ) -> Iterator[HostStep]:
     waiting: defaultdict[str, deque[RankCommand]] = defaultdict(deque)
-    for each in commands:
-        waiting[each.template.name].append(each)
+    for command in commands:
+        waiting[command.template.name].append(command)
     for span in spans:
         launched: list[RankCommand] = []
         awaited = None
@@ -133,9 +133,9 @@ def process_groups(log: OpLog) -> dict[tuple[int, ...], str]:
     The group of most ranks is ``0``.
     """
     found = {
-        tuple(sorted(each.ranks)): None
-        for each in log.instances
-        if each.template.kind == "collective"
+        tuple(sorted(instance.ranks)): None
+        for instance in log.instances
+        if instance.template.kind == "collective"
     }
     ordered = sorted(found, key=lambda ranks: (-len(ranks), ranks))
     return {ranks: str(number) for number, ranks in enumerate(ordered)}

@@ -54,17 +54,17 @@ def write_statistics(log: OpLog, folder: Path | str) -> list[Path]:
 def _tables(log: OpLog) -> Iterator[tuple[str, str, tuple[str, ...], str, Iterable[_Named]]]:
     """Yield names of reports, what their counts and names are called, and what they sum up."""
     device = [
-        (each.template, end_ps - start_ps)
-        for each in log.instances
-        for start_ps, end_ps in zip(each.starts_ps, each.ends_ps, strict=True)
+        (instance.template, end_ps - start_ps)
+        for instance in log.instances
+        for start_ps, end_ps in zip(instance.starts_ps, instance.ends_ps, strict=True)
     ]
     runs = ("kernel", "collective")
     kernels = ((each.name, ps) for each, ps in device if each.kind in runs)
     copies = ((each.name, ps) for each, ps in device if each.kind not in runs)
     calls = (
-        (_CALLS[each.kind], each.end_ps - each.start_ps)
-        for each in log.host_spans
-        if each.kind in _CALLS
+        (_CALLS[span.kind], span.end_ps - span.start_ps)
+        for span in log.host_spans
+        if span.kind in _CALLS
     )
     ranges = ((f":{each.name}", each.end_ps - each.start_ps) for each in log.host_ranges)
     yield "cuda_gpu_kern_sum", "Instances", (), "Name", kernels
@@ -82,6 +82,6 @@ def _rows(values: Iterable[_Named], has_style: bool) -> Iterator[list[object]]:
     for name, times in sorted(by_name.items(), key=lambda each: (-sum(each[1]), each[0])):
         numbers = (fmean(times), median(times), min(times), max(times), pstdev(times))
         share = f"{100 * sum(times) / whole:.1f}" if whole else "0.0"
-        rounded = (f"{each:.1f}" for each in numbers)
+        rounded = (f"{number:.1f}" for number in numbers)
         style = ["PushPop"] if has_style else []
         yield [share, round(sum(times)), len(times), *rounded, *style, name]

@@ -192,12 +192,12 @@ class TrackEventFile:
             while open_slices and open_slices[-1][0] <= until_ns:
                 end_ns, position = open_slices.pop()
                 arrows = slices.arriving.get(position, ())
-                self._event(end_ns, end + b"".join(fixed64(48, each) for each in arrows))
+                self._event(end_ns, end + b"".join(fixed64(48, arrow) for arrow in arrows))
 
         for position, (start_ns, body) in enumerate(zip(slices.starts, slices.bodies, strict=True)):
             close(start_ns)
             arrows = slices.leaving.get(position, ())
-            self._event(start_ns, begin + body + b"".join(fixed64(47, each) for each in arrows))
+            self._event(start_ns, begin + body + b"".join(fixed64(47, arrow) for arrow in arrows))
             open_slices.append((slices.ends[position], position))
         close(max(slices.ends, default=0))
 

@@ -364,7 +364,9 @@ class Keeper:
                 "addresses": launch.met[1],
                 "operands": [dataclasses.astuple(each) for each in launch.met[0]],
             }
-        streams = [(each.sip_id, _place(each, queues_of(each.sip_id))) for each in self._streams]
+        streams = [
+            (stream.sip_id, _place(stream, queues_of(stream.sip_id))) for stream in self._streams
+        ]
         return Actions(
             {
                 **self.about,
@@ -379,7 +381,7 @@ class Keeper:
                 "refused": list(self.refused),
                 "asked": dict(self.asked),
             },
-            [Actor(each.number, each.rank, each.values) for each in self.actors.values()],
+            [Actor(actor.number, actor.rank, actor.values) for actor in self.actors.values()],
             None if log.allocations is None else self._placed_events(),
         )
 
@@ -393,11 +395,11 @@ class Keeper:
         """Note by what launches the log knows the templates of what takes as long as it did."""
         if not self._as_they_were:
             return
-        launches = {each.template: each.launch_id for each in log.instances}
+        launches = {instance.template: instance.launch_id for instance in log.instances}
         for described, templates in self._as_they_were:
             if not isinstance(templates, list):
                 templates = [templates.idle, templates.queued]
-            described["launches"] = [launches.get(each, 0) for each in templates]
+            described["launches"] = [launches.get(template, 0) for template in templates]
 
 
 def _place(stream: Stream, streams: Sequence[Stream]) -> int:

@@ -76,8 +76,8 @@ class LineRecorder:
         made = self.made
         if made is not None:
             self.made = None
-            for each in buffers:
-                if each.allocation is made:
+            for buffer in buffers:
+                if buffer.allocation is made:
                     place = self.made_at
                     if place is not self._place:
                         self._place, self._number = place, self._number_of(place[1:])

@@ -182,7 +182,7 @@ def _path(layers: tuple[str, ...]) -> str:
     'MLP/Linear'
     """
     path = ""
-    for each in layers:
-        if not path.startswith(each):
-            path = f"{each}/{path}" if path else each
+    for layer in layers:
+        if not path.startswith(layer):
+            path = f"{layer}/{path}" if path else layer
     return path

@@ -55,7 +55,7 @@ class Collective:
         """When it ran."""
         self._timeout_ps = timeout_ps
         self.deadline_ps = run.simulation.now_ps + timeout_ps
-        """In simulated time, counted from the arrival of the first rank."""
+        """The deadline in simulated time, counted from the arrival of the first rank."""
         if len(ranks) > 1:
             run.simulation.idling.limit(self)
 

@@ -102,7 +102,7 @@ class Part(Handle):
         self.after = 0
         """What it waited for until then, as the log numbers it; 0: the rank's own call."""
         self.num_ranks = 1
-        """For how many ranks of the group it is."""
+        """How many ranks of the group it is for."""
 
     def record(self, schedule: Schedule, parts: Sequence[Part]) -> Callable[[], None] | None:
         """Return what computes the collective's data during replay, or None."""

@@ -19,8 +19,8 @@ NEAR = 0.75
 def advise(error: BaseException, engine: KernelEngine, has_data: bool) -> None:
     """Add notes on what to do to an error that leaves a run, or to each of a group."""
     if isinstance(error, BaseExceptionGroup):
-        for each in error.exceptions:
-            advise(each, engine, has_data)
+        for exception in error.exceptions:
+            advise(exception, engine, has_data)
     elif isinstance(error, AssertionError):
         _explain_difference(error, engine)
     elif isinstance(error, KernbenchError):

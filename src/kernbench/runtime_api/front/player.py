@@ -115,7 +115,7 @@ class Player:
         self.memory_times_ps: dict[int, int] = {}
         """When they happened, by their numbers."""
         self.kept = dict.fromkeys(
-            each["name"] for each in self.works if each["kind"] == "decided by data"
+            work["name"] for work in self.works if work["kind"] == "decided by data"
         )
         """Names of kernels that take as long as they did."""
         self.kept_launches: list[tuple[int, KeptLaunch]] = []

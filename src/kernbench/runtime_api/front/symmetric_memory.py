@@ -150,9 +150,9 @@ class SymmetricTensor:
         self.buffer_size: int = self._tensors[rank].buffer.size_bytes
         """Bytes of one rank's memory."""
         self.signal_pad_size: int = self._pads[rank].nbytes
-        self.buffer_ptrs = [each.buffer.address for each in self._tensors]
+        self.buffer_ptrs = [tensor.buffer.address for tensor in self._tensors]
         """The address of every rank's memory."""
-        self.signal_pad_ptrs = [each.data_ptr() for each in self._pads]
+        self.signal_pad_ptrs = [pad.data_ptr() for pad in self._pads]
         self.buffer_ptrs_dev = self._table("addresses", self.buffer_ptrs)
         """The same on the device: an int64 per rank, which a kernel casts to a pointer."""
         self.signal_pad_ptrs_dev = self._table("signal addresses", self.signal_pad_ptrs)

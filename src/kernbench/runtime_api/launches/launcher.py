@@ -444,13 +444,13 @@ class KernelLauncher:
         Raises:
             BadPointerError: One is no multiple of what it must be.
         """
-        for each in plan.alignments:
+        for alignment in plan.alignments:
             check_alignment(
                 plan.kernel.name,
-                each.line,
-                f"its base in argument {plan.kernel.param_names[each.param]}",
-                addresses[each.param] + each.residue,
-                each.multiple,
+                alignment.line,
+                f"its base in argument {plan.kernel.param_names[alignment.param]}",
+                addresses[alignment.param] + alignment.residue,
+                alignment.multiple,
             )
 
     def bind(

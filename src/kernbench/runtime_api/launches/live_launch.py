@@ -70,7 +70,7 @@ class LivePlan:
 
     @property
     def arguments(self) -> Arguments:
-        """As ``KernelPlan.arguments``."""
+        """The same as ``KernelPlan.arguments``."""
         return self.kernel.arguments(self.ints)
 
     def no_data_error(self, reason: NeedsDataError | None = None) -> NoDataError:
@@ -94,7 +94,7 @@ class Reach:
         if plan.writes_anywhere:
             # What the program frees before the launch starts is still there for it.
             self.written = run.devices.memory(state.sip_id).live()
-        given = [each.buffer for each in params if isinstance(each, PointerArg)]
+        given = [param.buffer for param in params if isinstance(param, PointerArg)]
         known = [*self.written, *given]
         self._buffers = {buffer.address: buffer for buffer in known}
         self._starts = sorted(self._buffers)
@@ -136,10 +136,10 @@ class Scratch:
     def params(self, params: list[Any]) -> list[Any]:
         """Return the parameters of a launch, on copies."""
         return [
-            PointerArg(self.copy(each.buffer), each.offset_bytes)
-            if isinstance(each, PointerArg)
-            else each
-            for each in params
+            PointerArg(self.copy(param.buffer), param.offset_bytes)
+            if isinstance(param, PointerArg)
+            else param
+            for param in params
         ]
 
 

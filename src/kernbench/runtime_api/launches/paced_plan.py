@@ -32,7 +32,7 @@ def paced_plan(
     Where others may see what it writes, a live one, if there is data. A kernel whose plan is known
     and that only stores into its own SIP counts as having done so when it ends.
     """
-    buffers = [each.buffer for each in params if isinstance(each, PointerArg)]
+    buffers = [param.buffer for param in params if isinstance(param, PointerArg)]
     is_shared = any(buffer.symmetric is not None for buffer in buffers)
     if isinstance(plan, LivePlan):
         return plan if is_shared or plan.kernel.makes_pointers else None

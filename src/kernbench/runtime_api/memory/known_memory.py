@@ -28,10 +28,10 @@ class KnownMemory:
     def params(self, params: Sequence[Any]) -> list[Any]:
         """Return a launch's parameters on the stand-ins."""
         return [
-            PointerArg(self._stand_in(each.buffer), each.offset_bytes)
-            if isinstance(each, PointerArg)
-            else each
-            for each in params
+            PointerArg(self._stand_in(param.buffer), param.offset_bytes)
+            if isinstance(param, PointerArg)
+            else param
+            for param in params
         ]
 
     def _stand_in(self, buffer: Buffer) -> Buffer:

@@ -62,9 +62,9 @@ class Storage:
 
 def keep_for(phase: Phase, *tensors: View | None) -> None:
     """Note for the run's log what the memory of tensors is for."""
-    for each in tensors:
-        if each is not None and each.buffer.allocation is not None:
-            each.buffer.allocation.is_for(phase)
+    for tensor in tensors:
+        if tensor is not None and tensor.buffer.allocation is not None:
+            tensor.buffer.allocation.is_for(phase)
 
 
 def device_array(

@@ -130,7 +130,7 @@ def _telling(hint: Hint, held: Separable | Predicate, count: int) -> Array:
     if mixed or isinstance(held, Predicate):
         return np.arange(count)
     # All that a program adds is one number: where its runs begin, by what they are held to.
-    own = held.terms[PROGRAM,] % math.lcm(*(max(each, 1) for each in hint.values))
+    own = held.terms[PROGRAM,] % math.lcm(*(max(value, 1) for value in hint.values))
     return np.sort(np.unique(own, return_index=True)[1])
 
 

@@ -137,8 +137,8 @@ def _components(
         dims = factors[0][0]
         while (wider := union(dims, *(d for d, _, _ in factors if set(d) & set(dims)))) != dims:
             dims = wider
-        mine = [each for each in factors if each[0] == dims or set(each[0]) & set(dims)]
-        factors = [each for each in factors if not any(each is one for one in mine)]
+        mine = [factor for factor in factors if factor[0] == dims or set(factor[0]) & set(dims)]
+        factors = [factor for factor in factors if not any(factor is one for one in mine)]
         numbers = np.zeros((1,) * len(dims), np.int64)
         active = np.ones((1,) * len(dims), np.bool_)
         for own, array, is_mask in mine:

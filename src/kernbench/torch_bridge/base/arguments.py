@@ -65,5 +65,5 @@ def _words(kind: Any) -> str:
     if kind == int | SupportsIndex:
         return "int"
     if isinstance(kind, UnionType):
-        return " or ".join(_words(each) for each in kind.__args__)
+        return " or ".join(_words(arg) for arg in kind.__args__)
     return "None" if kind is NoneType else str(kind.__name__)

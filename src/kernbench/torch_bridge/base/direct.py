@@ -66,7 +66,7 @@ def execute_first(
         # It computes what PyTorch's own functions refuse on the CPU.
         return operation.call(*args, **kwargs), operation.call
     name = func._schema.name.partition("::")[2]
-    direct: Any = next(filter(None, (getattr(each, name, None) for each in _OWNERS)), None)
+    direct: Any = next(filter(None, (getattr(owner, name, None) for owner in _OWNERS)), None)
     if direct is None or not all(map(_is_native, args)):
         return operation.call(*args, **kwargs), operation.call
     witness = _Witness((func, args, kwargs))

@@ -41,10 +41,10 @@ def host_part(func: Any, full_name: str, *, is_free: bool) -> HostPart:
     if is_free:
         is_factory = name.startswith(("empty", "new_empty"))
         return HostPart.FACTORY if is_factory else HostPart.VIEW
-    if not name.startswith("_thnn_fused") and any(each in name for each in _PRODUCTS):
+    if not name.startswith("_thnn_fused") and any(product in name for product in _PRODUCTS):
         return HostPart.PRODUCT
     if name == "logsumexp":
         return HostPart.LOG_SUM_EXP
-    if torch.Tag.reduction in func.tags or any(each in name for each in _OVER_ROWS):
+    if torch.Tag.reduction in func.tags or any(row in name for row in _OVER_ROWS):
         return HostPart.REDUCTION
     return HostPart.IN_PLACE if name.endswith("_") else HostPart.ELEMENTWISE

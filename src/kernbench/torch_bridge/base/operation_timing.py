@@ -65,8 +65,8 @@ def held_steps(reuse: Reuse | None, plan: KernelPlan, sip: SipSpec) -> tuple[int
     """
     if reuse is None or (reuse.cold_params is None and plan.has_products):
         return ()
-    loaded = sum(each.size for each in plan.operands if each.is_loaded)
-    stored = sum(each.size for each in plan.operands if not each.is_loaded)
+    loaded = sum(operand.size for operand in plan.operands if operand.is_loaded)
+    stored = sum(operand.size for operand in plan.operands if not operand.is_loaded)
     kept = (len(SHARES) - 1) * kept_share(loaded + stored, sip)
     found_of_loaded, found_of_stored = int(kept), int(kept)
     if reuse.phase is AutogradPhase.BACKWARD and reuse.cold_params is None:
@@ -76,9 +76,9 @@ def held_steps(reuse: Reuse | None, plan: KernelPlan, sip: SipSpec) -> tuple[int
         found_of_stored = 0
     cold = reuse.cold_params or ()
     found = []
-    for each in plan.operands:
-        steps = found_of_loaded if each.is_loaded else found_of_stored
-        found.append(steps if each.is_known and each.param not in cold else 0)
+    for operand in plan.operands:
+        steps = found_of_loaded if operand.is_loaded else found_of_stored
+        found.append(steps if operand.is_known and operand.param not in cold else 0)
     return tuple(found) if any(found) else ()
 
 

@@ -282,7 +282,7 @@ def waits(operation: Operation, args: Any, kwargs: dict[str, Any]) -> bool:
     name = operation.full_name
     if name in _SIZED_BY_NUMBERS:
         return name != "aten.repeat_interleave.Tensor" or kwargs.get("output_size") is None
-    masks = (isinstance(each, torch.Tensor) and each.dtype in _MASKS for each in args[1])
+    masks = (isinstance(arg, torch.Tensor) and arg.dtype in _MASKS for arg in args[1])
     if not any(masks):
         return False
     # One value for all places is filled in under the mask.

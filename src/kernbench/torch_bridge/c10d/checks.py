@@ -166,7 +166,7 @@ def _whole_numbers(what: str, sizes: Any) -> list[int]:
     try:
         if isinstance(sizes, Mapping | Tensor):
             raise TypeError(f"a {type(sizes).__name__} is no sequence of numbers")
-        return [operator.index(each) for each in sizes]
+        return [operator.index(size) for size in sizes]
     except TypeError as error:
         raise SplitSizesError(
             f"all_to_all_single: {what} split sizes must be a sequence of ints, but got {sizes!r} "

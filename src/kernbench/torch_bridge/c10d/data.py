@@ -127,7 +127,7 @@ def scatter(root: int) -> Compute:
     def compute(inputs: Lists, outputs: Lists) -> None:
         # Of a folded run perhaps the root is not there, and somebody else stands for it.
         for source, (target,) in zip(
-            inputs[root] or [each[0] for each in outputs], outputs, strict=True
+            inputs[root] or [output[0] for output in outputs], outputs, strict=True
         ):
             target.copy_(source)
 

@@ -98,7 +98,7 @@ def _knowing(begin: Callable[..., None]) -> Callable[..., None]:
 
 def _refuse_unknown(backend: Any) -> None:
     """Refuse names, alone or by device as in ``cuda:nccl,cpu:gloo``, of back ends that are none."""
-    known = {*_BUILT_IN, *(each.lower() for each in c10d.Backend._plugins)}
+    known = {*_BUILT_IN, *(plugin.lower() for plugin in c10d.Backend._plugins)}
     for name in (each.split(":")[-1].strip() for each in str(backend or "").lower().split(",")):
         if name and name not in known:
             raise UsageError(

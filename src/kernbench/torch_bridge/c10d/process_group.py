@@ -212,7 +212,7 @@ class SimulatedGroup(dist.ProcessGroup):
         found = self._takes_host
         if found is None:
             devices = c10d._world.pg_backend_config.get(self, "cpu:").split(",")
-            found = any(each.startswith("cpu:") for each in devices)
+            found = any(device.startswith("cpu:") for device in devices)
             found = self._takes_host = found or self._owner.session.shapes is not None
         return found
 

@@ -72,10 +72,10 @@ def _has_set_of_strings(
         return False
     parts: list[ast.expr] = []
     if isinstance(node, ast.Set):
-        return any(isinstance(each, ast.Constant) and _is_text(each.value) for each in node.elts)
+        return any(isinstance(elt, ast.Constant) and _is_text(elt.value) for elt in node.elts)
     if _makes_set(node):
         names = [each for each in ast.walk(loop.target) if isinstance(each, ast.Name)]
-        return any(_is_text(_value_of(each, frame)) for each in names)
+        return any(_is_text(_value_of(name, frame)) for name in names)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _KEEPING:
         parts = node.args
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -88,7 +88,7 @@ def _has_set_of_strings(
             return any(map(_is_text, value))
         if isinstance(value, (list, tuple)) and isinstance(node, ast.Name):
             parts = list(_assigned_to(node.id, scope))
-    return any(_has_set_of_strings(each, loop, scope, frame, depth - 1) for each in parts)
+    return any(_has_set_of_strings(part, loop, scope, frame, depth - 1) for part in parts)
 
 
 def _makes_set(node: ast.expr) -> bool:

@@ -89,12 +89,14 @@ class PeerMemory(metaclass=_PadSize):
         self.device = own.device
         self.offset = own.storage_offset() * own.element_size()
         self.buffer_size: int = storage_of(own).nbytes()
-        self.buffer_ptrs = [_address(each) for each in self._tensors]
-        self.signal_pad_ptrs = [_address(each) for each in self._pads]
+        self.buffer_ptrs = [_address(tensor) for tensor in self._tensors]
+        self.signal_pad_ptrs = [_address(pad) for pad in self._pads]
         self._tables = [
             _table(each, self.device) for each in (self.buffer_ptrs, self.signal_pad_ptrs)
         ]
-        self.buffer_ptrs_dev, self.signal_pad_ptrs_dev = (each.data_ptr() for each in self._tables)
+        self.buffer_ptrs_dev, self.signal_pad_ptrs_dev = (
+            table.data_ptr() for table in self._tables
+        )
 
     @property
     def signal_pad_size(self) -> int:
@@ -181,16 +183,16 @@ class PeerMemory(metaclass=_PadSize):
         asked = replace(signature("barrier", [], 0), called="rendezvous")
         group._post(Call(asked, [], [], data.nothing)).wait_on_host()
         process.session.rendezvous.pop(at, None)
-        sizes = {members.ranks[each]: storage_of(parts[each][0]).nbytes() for each in sorted(parts)}
+        sizes = {members.ranks[part]: storage_of(parts[part][0]).nbytes() for part in sorted(parts)}
         if len(set(sizes.values())) > 1:
             listed = ", ".join(f"{size} bytes on rank {rank}" for rank, size in sizes.items())
             raise UsageError(
                 f"rendezvous: all ranks must bring the same amount of memory, but got {listed}"
             )
         buffers = [_buffer_of(each) for pair in parts.values() for each in pair]
-        sips = {each.sip_id for each in buffers}
-        for each in buffers:
-            each.symmetric.sips |= sips
+        sips = {buffer.sip_id for buffer in buffers}
+        for buffer in buffers:
+            buffer.symmetric.sips |= sips
         process.session.run.has_symmetric = True
         made = own.known[key] = PeerMemory(group, position, parts)
         return made

@@ -144,6 +144,9 @@ def install(patches: Patches) -> None:
     library = library_of_all("symm_mem")
     patches.on_close(library._destroy)
     patches.on_close(SHARED.remove_for_all, library)
-    assert frozenset(f"symm_mem.{each}.default" for each in _OPERATIONS) == OF_SYMMETRIC_MEMORY
+    assert (
+        frozenset(f"symm_mem.{operation}.default" for operation in _OPERATIONS)
+        == OF_SYMMETRIC_MEMORY
+    )
     for name, function in _OPERATIONS.items():
         SHARED.add(f"symm_mem::{name}", BACKEND, Kernel(library, function, False))

@@ -122,10 +122,10 @@ def _place_constant(made: Any, args: Any, kwargs: Any) -> None:
     Its numbers are computed by C++ alone, which has them on the host.
     """
     operands = tree_leaves((args, kwargs))
-    device = next((each for each in operands if isinstance(each, torch.device)), None)
+    device = next((operand for operand in operands if isinstance(operand, torch.device)), None)
     if device is None:
-        places = [_device_of(each) for each in operands if isinstance(each, Tensor)]
-        device = next((each for each in places if each.type == DEVICE_TYPE), None)
+        places = [_device_of(operand) for operand in operands if isinstance(operand, Tensor)]
+        device = next((place for place in places if place.type == DEVICE_TYPE), None)
     if device is None:
         return
     if device.type == DEVICE_TYPE:
@@ -252,7 +252,6 @@ def _wrapper(cls: Any, *args: Any, **kwargs: Any) -> Any:
     if device is not None and torch.device(device).type == DEVICE_TYPE:
         kwargs["device"] = META
     given = [
-        META if isinstance(each, torch.device) and each.type == DEVICE_TYPE else each
-        for each in args
+        META if isinstance(arg, torch.device) and arg.type == DEVICE_TYPE else arg for arg in args
     ]
     return _make_wrapper_subclass(cls, *given, **kwargs)

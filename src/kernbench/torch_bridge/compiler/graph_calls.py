@@ -129,7 +129,7 @@ def _counting_guards(original: Callable[..., None], unguarded: list[_Entry]) -> 
 
 def _num_guards(manager: Any) -> int:
     leaves = manager.get_leaf_guards()
-    count = sum(not _is_ours(each) for each in leaves)
+    count = sum(not _is_ours(leaf) for leaf in leaves)
     below = list(manager.get_child_managers())
     if hasattr(manager, "get_key_value_managers"):
         for pair in manager.get_key_value_managers().values():

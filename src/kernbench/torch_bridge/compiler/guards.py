@@ -76,7 +76,9 @@ def _counting_own(original: Callable[..., Any]) -> Callable[..., Any]:
     def compute_cache_size(frame: Any, entries: Any, *total: int) -> Any:
         rank = current().rank
         own = [
-            each for each in entries if getattr(each.guard_manager, "kernbench_rank", rank) == rank
+            entry
+            for entry in entries
+            if getattr(entry.guard_manager, "kernbench_rank", rank) == rank
         ]
         return original(frame, own, *(len(own) for _ in total))
 

@@ -287,7 +287,7 @@ class Compiler:
         traceable = (*trace_rules.BUILTIN_INLINE_WHEN_CALLED, traced.__file__, operations.__file__)
         self._patches.set(trace_rules, "BUILTIN_INLINE_WHEN_CALLED", traceable)
         parts = (each.name for each in pkgutil.iter_modules(kernbench.__path__))
-        own = (f"{kernbench.__name__}.{each}" for each in parts if each != _MAIN)
+        own = (f"{kernbench.__name__}.{part}" for part in parts if part != _MAIN)
         for name in (*own, *_UNTRACED):
             trace_rules.add(name)
         skip = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
@@ -324,7 +324,7 @@ class Compiler:
 
 def _log_compiled(args: tuple[Any, ...], taken_s: float) -> None:
     """Log what was compiled: a function, as Dynamo is given its frame, or a graph of its own."""
-    codes = (getattr(each, "f_code", None) for each in args)
+    codes = (getattr(arg, "f_code", None) for arg in args)
     names = [f"{code.co_qualname} at {code.co_filename}:{code.co_firstlineno}"
              for code in codes if code is not None]  # fmt: skip
     _LOG.info("torch.compile: %s in %.1f s", names[0] if names else "a graph", taken_s)

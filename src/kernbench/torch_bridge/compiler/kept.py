@@ -128,7 +128,7 @@ def _by_number(
 def _numbered(parts: Any, numbering: Numbering) -> Any:
     """Return the parts of a graph's module with its code as it is kept."""
     if isinstance(parts, tuple):
-        return tuple(_numbered(each, numbering) for each in parts)
+        return tuple(_numbered(part, numbering) for part in parts)
     if isinstance(parts, dict) and isinstance(parts.get("_code"), str):
         return {**parts, "_code": numbering.exchanged_text(parts["_code"])}
     return parts

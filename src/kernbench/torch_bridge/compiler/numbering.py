@@ -38,7 +38,7 @@ class Numbering:
         process = current()
         if process not in self._own:
             devices = (device_of(each) for each in inputs if isinstance(each, torch.Tensor))
-            indices = (each.index for each in devices if each.type == DEVICE_TYPE)
+            indices = (device.index for device in devices if device.type == DEVICE_TYPE)
             self._own[process] = next(indices, current_index())
 
     def exchanged(self, index: int) -> int:

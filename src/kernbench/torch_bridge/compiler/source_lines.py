@@ -50,7 +50,7 @@ class SourceLines:
     def _keeping(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(output: Any, gm: Any, *args: Any) -> Any:
-            traces = {each.name: each.meta.get("stack_trace") for each in gm.graph.nodes}
+            traces = {node.name: node.meta.get("stack_trace") for node in gm.graph.nodes}
             known = {name: trace for name, trace in traces.items() if trace}
             self._graphs.append((_key(output.root_tx.f_code), known))
             return original(output, gm, *args)

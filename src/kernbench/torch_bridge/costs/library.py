@@ -36,8 +36,8 @@ def timing_of_library(
     Raises:
         UnknownNameError: The library has no such kernel.
     """
-    for each in kernels:
-        library.constants(each.name)
+    for kernel in kernels:
+        library.constants(kernel.name)
 
     def timed(queued: bool) -> Sequence[KernelTime]:
         return times_of(kernels, sip, library, queued, reuse)
@@ -85,21 +85,21 @@ def _template(
     times = timed(queued)
     longest = max(range(len(times)), key=lambda number: times[number].total_us)
     limits: Counter[Limit] = Counter()
-    for each in times:
-        limits += _limits(each, sip)
-    duration_ps = _ps(sum(each.total_us for each in times))
+    for time in times:
+        limits += _limits(time, sip)
+    duration_ps = _ps(sum(time.total_us for time in times))
     limits[Limit.LAUNCH] = sip.queued_front_end_ps if queued else sip.front_end_ps
     busiest = max(limits[each] for each in _WORK)
     waits_ps = duration_ps - limits[Limit.LAUNCH] - busiest - limits[Limit.POWER]
     limits[Limit.LATENCY] = max(waits_ps, 0)
-    read = sum(int(each.hbm_read_bytes) for each in kernels)
-    written = sum(int(each.hbm_written_bytes) for each in kernels)
+    read = sum(int(kernel.hbm_read_bytes) for kernel in kernels)
+    written = sum(int(kernel.hbm_written_bytes) for kernel in kernels)
     if reuse is not None:
         read, written = (
-            int(sum(moved)) for moved in zip(*(each.hbm_bytes for each in times), strict=True)
+            int(sum(moved)) for moved in zip(*(time.hbm_bytes for time in times), strict=True)
         )
     if flops is None:
-        flops = sum(int(each.flops) for each in kernels)
+        flops = sum(int(kernel.flops) for kernel in kernels)
     hbm_ps, gemm_ps, math_ps = limits[Limit.HBM], limits[Limit.GEMM], limits[Limit.MATH]
     busy = {Engine.DMA_IN: hbm_ps, Engine.DMA_OUT: hbm_ps, Engine.GEMM: gemm_ps}
     return Template(
@@ -114,7 +114,7 @@ def _template(
         message_bytes=0,
         bound_ps=max(hbm_ps, gemm_ps),
         limits_ps=dict(limits),
-        energy_pj=added(*(each.energy_pj for each in times)),
+        energy_pj=added(*(time.energy_pj for time in times)),
         make_rows=partial(
             _rows, duration_ps, (hbm_ps, hbm_ps, gemm_ps, math_ps), (read, written), flops
         ),

@@ -83,12 +83,12 @@ def _grouped(ends_at: int) -> Callable[[Any, Any], Products]:
             return _one(a.shape[0], m, n, k)
         if a.dim() == 3:
             sizes = _sizes_of(args[ends_at], n, a.shape[0])
-            return _of_groups((m, each, k) for each in sizes)
+            return _of_groups((m, size, k) for size in sizes)
         if b.dim() == 3:
             sizes = _sizes_of(args[ends_at], m, b.shape[0])
-            return _of_groups((each, n, k) for each in sizes)
+            return _of_groups((size, n, k) for size in sizes)
         sizes = _sizes_of(args[ends_at], k, result.shape[0])
-        return _of_groups((m, n, each) for each in sizes)
+        return _of_groups((m, n, size) for size in sizes)
 
     return products
 
@@ -301,7 +301,7 @@ def operand_of(func: Any, args: Any, result: Any) -> Any:
     """Return an operand whose dtype is that of the multiplication."""
     if func._schema.name == "aten::_int_mm":
         return args[0]
-    if "out_dtype" not in {each.name for each in func._schema.arguments}:
+    if "out_dtype" not in {argument.name for argument in func._schema.arguments}:
         return result
     # Their first argument is added to the products.
     return args[first_of(func)]

@@ -35,14 +35,14 @@ def are_unlike(tensors: Iterable[Any]) -> bool:
 
     So they are where dtypes differ, apart from masks, or where one is broadcast or transposed.
     """
-    first, *others = [each for each in tensors if isinstance(each, Tensor) and _counts(each)] or [
-        None
-    ]
+    first, *others = [
+        tensor for tensor in tensors if isinstance(tensor, Tensor) and _counts(tensor)
+    ] or [None]
     return first is not None and any(
-        each.numel() != first.numel()
-        or (each.dtype != first.dtype and torch.bool not in (each.dtype, first.dtype))
-        or _steps(each) != _steps(first)
-        for each in others
+        other.numel() != first.numel()
+        or (other.dtype != first.dtype and torch.bool not in (other.dtype, first.dtype))
+        or _steps(other) != _steps(first)
+        for other in others
     )
 
 
@@ -57,9 +57,9 @@ def spread_bytes(operands: Iterable[Any], result: Any) -> int:
         return 0
     order = _order(result)
     return sum(
-        round(_spread(each, result.shape, order) * result.numel())
-        for each in operands
-        if isinstance(each, Tensor) and has_steps(each) and _steps(each) != _steps(result)
+        round(_spread(operand, result.shape, order) * result.numel())
+        for operand in operands
+        if isinstance(operand, Tensor) and has_steps(operand) and _steps(operand) != _steps(result)
     )
 
 

@@ -128,7 +128,7 @@ def _names() -> list[str]:
     """Return the operations that CUDA's autocast casts in this release of PyTorch."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     names = torch._C._dispatch_get_all_op_names()
-    found = [each for each in names if each.startswith("aten::") and has_kernel(each, _KEY_NAME)]
+    found = [name for name in names if name.startswith("aten::") and has_kernel(name, _KEY_NAME)]
     return [each.removeprefix("aten::") for each in found]
 
 
@@ -201,7 +201,7 @@ def _with_float32(func: Any, from_half: Any, args: Any, kwargs: dict[str, Any]) 
 
 
 def _position_of_dtype(func: Any) -> int:
-    return [each.name for each in func._schema.arguments].index("dtype")
+    return [argument.name for argument in func._schema.arguments].index("dtype")
 
 
 def _norm(func: Any, with_dtype: Any, *args: Any, **kwargs: Any) -> Any:
@@ -214,10 +214,14 @@ def _norm_in_float32(func: Any, with_dtype: Any, args: Any, kwargs: dict[str, An
     if not _is_cast(args[0]):
         return func._op, args, kwargs
     arguments = func._schema.arguments
-    given = {each.name: each.default_value for each in arguments if each.has_default_value()}
-    given.update(zip([each.name for each in arguments], args, strict=False))
+    given = {
+        argument.name: argument.default_value
+        for argument in arguments
+        if argument.has_default_value()
+    }
+    given.update(zip([argument.name for argument in arguments], args, strict=False))
     given.update(kwargs)
-    order = [each.name for each in with_dtype._schema.arguments if each.name != "dtype"]
+    order = [argument.name for argument in with_dtype._schema.arguments if argument.name != "dtype"]
     return with_dtype._op, tuple(given[name] for name in order), {"dtype": torch.float32}
 
 

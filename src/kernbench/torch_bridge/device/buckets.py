@@ -60,7 +60,7 @@ def _by_device(tensors: Iterable[Tensor]) -> dict[torch.device | None, list[int]
 def _broadcast_by_device(group: Any, tensors: Any, *args: Any, **kwargs: Any) -> None:
     """``_broadcast_coalesced``, called for one device at a time: C++ would join all."""
     for positions in _by_device(tensors).values():
-        _broadcast(group, [tensors[each] for each in positions], *args, **kwargs)
+        _broadcast(group, [tensors[position] for position in positions], *args, **kwargs)
 
 
 def _assign_by_device(
@@ -72,8 +72,8 @@ def _assign_by_device(
         return _assign(tensors, limits, sparse, *rest, **kwargs)
     found: list[tuple[list[int], int]] = []
     for positions in places.values():
-        mine = [tensors[each] for each in positions]
-        is_sparse = [sparse[each] for each in positions] if sparse else []
+        mine = [tensors[position] for position in positions]
+        is_sparse = [sparse[position] for position in positions] if sparse else []
         buckets = _assign(mine, limits, is_sparse, *rest, **kwargs)
         found += (
             ([positions[each] for each in bucket], limit)

@@ -19,12 +19,12 @@ from kernbench.torch_bridge.placement.residence import residence_of, settle_open
 
 
 def _settle(gradients: Iterable[Any]) -> None:
-    tensors = [each for each in gradients if type(each) is Tensor]
-    found = (residence_of(each) for each in tensors)
+    tensors = [gradient for gradient in gradients if type(gradient) is Tensor]
+    found = (residence_of(tensor) for tensor in tensors)
     residence = next((each for each in found if each is not None), None)
     if residence is not None and residence.device is not None:
-        for each in tensors:
-            settle_open(each, residence.device)
+        for tensor in tensors:
+            settle_open(tensor, residence.device)
 
 
 def _settled(original: Callable[..., Any], is_boxed: bool) -> Callable[..., Any]:

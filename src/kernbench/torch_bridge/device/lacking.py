@@ -182,7 +182,7 @@ def _no_part(name: str) -> NoReturn:
     if HERE.process is None or not name.startswith(("_cuda", "_nccl")):
         raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
     advice = next(
-        (text for parts, text in _ADVICE.items() if any(each in name for each in parts)), _GUARD
+        (text for parts, text in _ADVICE.items() if any(part in name for part in parts)), _GUARD
     )
     raise UnsupportedCudaError(
         f"{_called()}: simulated devices do not have it (PyTorch looks up {name} in CUDA); {advice}"

@@ -171,20 +171,20 @@ def _snapshot(asked: Any = None) -> dict[str, Any]:
 
 def _segment(device: int, blocks: list[MemoryBlock]) -> dict[str, Any]:
     first = blocks[0]
-    used = sum(each.size for each in blocks if not each.is_free)
+    used = sum(block.size for block in blocks if not block.is_free)
     return {
         "device": device,
         "address": address_of(first),
-        "total_size": sum(each.size for each in blocks),
+        "total_size": sum(block.size for block in blocks),
         "allocated_size": used,
         "active_size": used,
-        "requested_size": sum(each.asked_bytes for each in blocks if not each.is_free),
+        "requested_size": sum(block.asked_bytes for block in blocks if not block.is_free),
         "stream": stream_of(first),
         "segment_type": "small" if first.pool[1] else "large",
         "segment_pool_id": pool_of(first),
         "is_expandable": first.is_expandable,
         "frames": [],
-        "blocks": [_block(each) for each in blocks],
+        "blocks": [_block(block) for block in blocks],
     }
 
 

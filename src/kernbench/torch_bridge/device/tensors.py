@@ -137,7 +137,7 @@ def returning(moved: Tensor, source: torch.device) -> Tensor:
     if made_by is not None and source.type in (DEVICE_TYPE, CPU.type):
 
         def back(gradients: tuple[Any, ...], _: Any) -> tuple[Any, ...]:
-            return tuple(_moved_back(each, source) for each in gradients)
+            return tuple(_moved_back(gradient, source) for gradient in gradients)
 
         made_by.register_hook(back)
     return moved
@@ -264,7 +264,7 @@ def read_by_host(data: Any) -> Any:
     if type(data) is not list and type(data) is not tuple:
         return data
     kinds = set(map(type, data))
-    if not any(issubclass(each, (Tensor, list, tuple)) for each in kinds):
+    if not any(issubclass(kind, (Tensor, list, tuple)) for kind in kinds):
         return data
     return [
         to(each.detach(), CPU)
@@ -294,9 +294,7 @@ def _wrapper(cls: Any, *args: Any, **kwargs: Any) -> Tensor:
     place = current().session.place
     if kwargs.get("device") is not None and is_simulated(kwargs["device"]):
         kwargs["device"] = place
-    given = [
-        place if isinstance(each, torch.device) and is_simulated(each) else each for each in args
-    ]
+    given = [place if isinstance(arg, torch.device) and is_simulated(arg) else arg for arg in args]
     made: Tensor = _make_wrapper_subclass(cls, *given, **kwargs)
     return made
 
@@ -377,7 +375,7 @@ def _default(self: DeviceContext, device: Any) -> None:
 def _nested(parts: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Tensor:
     """``torch.nested.nested_tensor``: its parts are moved first, as C++ must not get the device."""
     if device is not None and is_simulated(device):
-        parts = [torch.as_tensor(each, dtype=dtype, device=device).detach() for each in parts]
+        parts = [torch.as_tensor(part, dtype=dtype, device=device).detach() for part in parts]
         device = None
         kwargs["pin_memory"] = False
     made: Tensor = _make_nested(parts, dtype=dtype, device=device, **kwargs)
@@ -394,7 +392,7 @@ def _sparse(original: Any) -> Any:
             made: Tensor = original(*args, device=device, **kwargs)
             return made
         place = with_index(device) if is_simulated(device) else CPU
-        args = tuple(_moved_to(place, each) for each in args)
+        args = tuple(_moved_to(place, arg) for arg in args)
         kwargs = {name: _moved_to(place, each) for name, each in kwargs.items()}
         requires_grad = kwargs.pop("requires_grad", False)
         # What is given as numbers C++ has made on the host.

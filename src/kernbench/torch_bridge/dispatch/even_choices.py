@@ -57,9 +57,9 @@ def mark(tensors: Iterable[Tensor], place: str | None) -> None:
     """Note of the known values of tensors that they depend on choices at this place, if at any."""
     if place is None:
         return
-    for each in tensors:
-        known = getattr(storage_of(each), "_known", None)
-        if known is not None and known.nbytes() == storage_of(each).nbytes():
+    for tensor in tensors:
+        known = getattr(storage_of(tensor), "_known", None)
+        if known is not None and known.nbytes() == storage_of(tensor).nbytes():
             known.chosen_at = place
 
 

@@ -129,8 +129,8 @@ class TorchLauncher(KernelLauncher):
         if run.keeper is not None:
             run.keeper.refused[f"kernel {name} communicates with other SIPs while it runs"] = None
         addresses = [
-            each.buffer.address + each.offset_bytes if isinstance(each, PointerArg) else 0
-            for each in params
+            param.buffer.address + param.offset_bytes if isinstance(param, PointerArg) else 0
+            for param in params
         ]
         launch = build_paced(self, paced, state, (), addresses, params, name)
         process.host.owe_triton(len(params))
@@ -239,7 +239,7 @@ class TorchLauncher(KernelLauncher):
             NoDataError: None of its contents are known.
         """
         if not self.run.has_data and not any(
-            each.buffer.has_data for each in params if isinstance(each, PointerArg)
+            param.buffer.has_data for param in params if isinstance(param, PointerArg)
         ):
             raise plan.no_data_error()
         return Reach(self.run, plan, state, params)

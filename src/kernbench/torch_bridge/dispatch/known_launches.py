@@ -72,8 +72,8 @@ def _written(plan: KernelPlan, params: Sequence[Any]) -> list[Tensor]:
 
 def _is_known(plan: KernelPlan, params: Sequence[Any]) -> bool:
     """Whether a launch reads known memory alone, and writes little."""
-    reads = {each.param for each in plan.operands if each.is_loaded}
-    if plan.has_atomics or any(each.param < 0 for each in plan.operands):
+    reads = {operand.param for operand in plan.operands if operand.is_loaded}
+    if plan.has_atomics or any(operand.param < 0 for operand in plan.operands):
         return False
     written = _written(plan, params)
     return (
@@ -112,9 +112,9 @@ def take_for_equal(plan: LivePlan, params: list[Any]) -> list[Buffer]:
     if not all(dtype is not None and dtype.is_floating_point for dtype, _ in unknown):
         return []
     buffers = list({id(each): each for _, each in unknown}.values())
-    for each in buffers:
-        each.adopt(np.zeros(each.size_bytes, dtype=np.uint8))
-        each.has_data = True
+    for buffer in buffers:
+        buffer.adopt(np.zeros(buffer.size_bytes, dtype=np.uint8))
+        buffer.has_data = True
     return buffers
 
 
@@ -177,14 +177,14 @@ def _state_of(params: Sequence[Any]) -> tuple[Any, ...]:
     """Return what decides what a launch does: which memory, and its bytes where they are known."""
     seen: dict[int, tuple[int, bytes]] = {}
     states: list[Any] = []
-    for each in params:
-        if not isinstance(each, PointerArg):
-            states.append((type(each), each))
+    for param in params:
+        if not isinstance(param, PointerArg):
+            states.append((type(param), param))
             continue
-        buffer = each.buffer
+        buffer = param.buffer
         found = seen.get(buffer.address)
         if found is None:
             numbers = blake2b(buffer.bytes.data).digest() if buffer.has_data else b""
             found = seen[buffer.address] = len(seen), numbers
-        states.append((PointerArg, found[0], each.offset_bytes, buffer.size_bytes, found[1]))
+        states.append((PointerArg, found[0], param.offset_bytes, buffer.size_bytes, found[1]))
     return tuple(states)

@@ -166,7 +166,7 @@ def follow_collective(
         for tensors in outputs:
             _open_pieces(tensors)
         targets = _each(_to_be_known, outputs)
-        if None not in (each for tensors in targets for each in tensors):
+        if None not in (tensor for tensors in targets for tensor in tensors):
             compute(given, targets)
             mark(leaves(outputs), place)
             return
@@ -341,9 +341,9 @@ def _to_be_known(tensor: Tensor, most_bytes: int = MOST_BYTES) -> Tensor | None:
 def _open_pieces(tensors: Sequence[Tensor]) -> None:
     """Let pieces of a storage be known, zeros so far, that are all of it."""
     pieces: dict[int, list[Tensor]] = {}
-    for each in tensors:
-        if each.numel() and values_of(each) is None and each.is_contiguous():
-            pieces.setdefault(storage_of(each)._cdata, []).append(each)
+    for tensor in tensors:
+        if tensor.numel() and values_of(tensor) is None and tensor.is_contiguous():
+            pieces.setdefault(storage_of(tensor)._cdata, []).append(tensor)
     for of_storage in pieces.values():
         storage = storage_of(of_storage[0])
         is_whole = sum(each.nbytes for each in of_storage) == storage.nbytes()

@@ -172,7 +172,7 @@ class Observer(Mode):
             self._note_view()
             return _view_of_sparse(operation, args, kwargs)
         if operation.is_composite and _dispatch_mode(_FAKE) is None:
-            if any(type(each) is Tensor and each.is_nested for each in args):
+            if any(type(arg) is Tensor and arg.is_nested for arg in args):
                 return self._observe(func, operation, args, kwargs)
             with self:
                 return func.decompose(*args, **kwargs)

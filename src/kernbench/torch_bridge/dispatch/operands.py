@@ -96,7 +96,7 @@ def is_for_device(operation: Operation, args: Any, kwargs: dict[str, Any]) -> bo
     if residence_among(operation, values) is not None:
         return True
     return not leaves(values) and any(
-        isinstance(each, torch.device) and is_simulated(each) for each in values
+        isinstance(value, torch.device) and is_simulated(value) for value in values
     )
 
 
@@ -239,7 +239,7 @@ def with_near_indices(args: Any) -> Any:
     """
     target = residence_of(args[0])
     device = CPU if target is None or target.device is None else target.device
-    far = [_is_far(each, device) for each in args[1]]
+    far = [_is_far(arg, device) for arg in args[1]]
     is_far_value = not args[2].dim() and _is_far(args[2], device)
     if not (any(far) or is_far_value) or (target is not None and target.is_open):
         return args

@@ -153,7 +153,7 @@ def _first_sentence(error: Exception) -> str:
 
 def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Return the tensors of ``out=``, with their sizes; none if these may depend on data."""
-    named = [each.name for each in func._schema.arguments if each.is_out]
+    named = [argument.name for argument in func._schema.arguments if argument.is_out]
     packet = func._overloadpacket
     if not named or "default" not in packet.overloads():
         return ()
@@ -161,7 +161,7 @@ def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...]:
     name = packet._qualified_op_name
     has_shape = torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta")
     tensors = tuple(kwargs.get(name) for name in named)
-    given = all(isinstance(each, Tensor) and each.numel() for each in tensors)
+    given = all(isinstance(tensor, Tensor) and tensor.numel() for tensor in tensors)
     return tensors if has_shape and given else ()
 
 

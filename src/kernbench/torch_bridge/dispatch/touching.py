@@ -189,7 +189,7 @@ class Touching:
         Raises:
             DataRaceError: As :meth:`device`.
         """
-        order, writes, is_lost = self._order, {id(each) for each in outputs}, False
+        order, writes, is_lost = self._order, {id(output) for output in outputs}, False
         for each in inputs:
             contents = contents_of_tensor(order, each)
             if contents is not None:
@@ -197,11 +197,11 @@ class Touching:
                     is_lost |= computes and unwritten_byte(contents, each) is not None
                 if id(each) not in writes:
                     touch_tensor(contents, each, TouchKind.READ, clock, op)
-        for each in outputs:
-            contents = contents_of_tensor(order, each)
+        for output in outputs:
+            contents = contents_of_tensor(order, output)
             if contents is not None:
-                touch_tensor(contents, each, TouchKind.WRITE, clock, op)
-                (mark_unwritten if is_lost else mark_written)(contents, each)
+                touch_tensor(contents, output, TouchKind.WRITE, clock, op)
+                (mark_unwritten if is_lost else mark_written)(contents, output)
 
     def _contents(self, tensor: Tensor, moved: tuple[Tensor, Contents] | None) -> Contents | None:
         """Return what is known of a result's memory, the host's too if it may be unwritten."""
@@ -225,8 +225,8 @@ class Touching:
 
     def _peer(self, args: Any, queue: Stream, sip_id: int) -> None:
         """Let a copy's streams wait for each other: a copy between devices follows both."""
-        for each in args[:2]:
-            residence = residence_of(each) if isinstance(each, Tensor) else None
+        for arg in args[:2]:
+            residence = residence_of(arg) if isinstance(arg, Tensor) else None
             if residence is not None and residence.sip_id != sip_id:
                 self._order.meet(queue, self._process.host.queue_of(residence.sip_id))
 

@@ -20,8 +20,8 @@ class Memory:
     """A worker's own values of the modules of its program, and of what it was given."""
 
     def __init__(self, modules: Sequence[ModuleType], given: Mapping[str, Any]) -> None:
-        own = frozenset(("__main__", "__mp_main__", *(each.__name__ for each in modules)))
-        self._spaces = [vars(each) for each in modules]
+        own = frozenset(("__main__", "__mp_main__", *(module.__name__ for module in modules)))
+        self._spaces = [vars(module) for module in modules]
         values = [
             {name: value for name, value in space.items() if not name.startswith("__")}
             for space in self._spaces

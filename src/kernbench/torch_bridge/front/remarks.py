@@ -42,7 +42,9 @@ def remarks_of(session: Session) -> list[str]:
             "host.compile_share asks: it was measured here, and the next run takes another time"
         )
     lines += [*_of_what_ran_instead(session), *_of_processes(session)]
-    left_out = set[str]().union(*(each.left_out for each in session.memories.settings.values()))
+    left_out = set[str]().union(
+        *(setting.left_out for setting in session.memories.settings.values())
+    )
     if left_out:
         lines.append(
             "of what PYTORCH_ALLOC_CONF asks, not modeled, so that memory is assigned as without: "
@@ -185,40 +187,34 @@ def _of_memory(session: Session) -> list[str]:
     return lines
 
 
+_OF_OPERATIONS = {
+    "bounded": "timed as lower bounds, as how often they iterate depends on numbers",
+    "emulated": (
+        "products of bfloat16 take the time of a library that makes each element float32, slower "
+        "than float32 itself, as the GPU multiplies no bfloat16"
+    ),
+    "even_groups": (
+        "timed as groups of equal size, as a run without data does not know where they end"
+    ),
+    "selecting": ("timed as if elements that indices choose lay far apart, a burst of memory each"),
+}
+"""What is said of the operations whose names are in a set of ``OperationCosts``."""
+
+
 def _of_costs(session: Session) -> list[str]:
     lines = []
     pricings = session.pricings.values()
-    if session.run.has_data and any(each.costs.is_rounded for each in pricings):
+    if session.run.has_data and any(pricing.costs.is_rounded for pricing in pricings):
         lines.append(
             "products of float32 that PyTorch computes in tf32 are timed as tf32; their values "
             "are those of float32"
         )
-    unknown = sum((each.costs.unknown for each in pricings), Counter[str]())
+    unknown = sum((pricing.costs.unknown for pricing in pricings), Counter[str]())
     if unknown:
         named = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
         lines.append(f"timed by their bytes alone, as their arithmetic is not modeled: {named}")
-    bounded = sorted(set().union(*(each.costs.bounded for each in pricings)))
-    if bounded:
-        lines.append(
-            "timed as lower bounds, as how often they iterate depends on numbers: "
-            f"{', '.join(bounded)}"
-        )
-    emulated = sorted(set().union(*(each.costs.emulated for each in pricings)))
-    if emulated:
-        lines.append(
-            "products of bfloat16 take the time of a library that makes each element float32, "
-            f"slower than float32 itself, as the GPU multiplies no bfloat16: {', '.join(emulated)}"
-        )
-    even = sorted(set().union(*(each.costs.even_groups for each in pricings)))
-    if even:
-        lines.append(
-            "timed as groups of equal size, as a run without data does not know where they end: "
-            f"{', '.join(even)}"
-        )
-    selecting = sorted(set().union(*(each.costs.selecting for each in pricings)))
-    if selecting:
-        lines.append(
-            "timed as if elements that indices choose lay far apart, a burst of memory each: "
-            f"{', '.join(selecting)}"
-        )
+    for attribute, said in _OF_OPERATIONS.items():
+        names = sorted(set().union(*(getattr(pricing.costs, attribute) for pricing in pricings)))
+        if names:
+            lines.append(f"{said}: {', '.join(names)}")
     return lines

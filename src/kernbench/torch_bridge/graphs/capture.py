@@ -289,7 +289,7 @@ class Capture:
             self.refuse(f"{operation.name}, whose result has a data-dependent shape,")
         tensors = leaves((args, list(kwargs.values())))
         if operation.is_copy:
-            places = {_is_of_device(each) for each in tensors}
+            places = {_is_of_device(tensor) for tensor in tensors}
             if MOVE.under_way:
                 places.add(MOVE.target is not None)
             elif getattr(kwargs.get("device"), "type", "") == DEVICE_TYPE:
@@ -301,7 +301,7 @@ class Capture:
                 )
         elif (
             operation.name.startswith("aten.index")
-            and any(each.dim() and not _is_of_device(each) for each in tensors)
+            and any(tensor.dim() and not _is_of_device(tensor) for tensor in tensors)
             # In a backward pass C++ makes indices itself.
             and graph_task() == NO_BACKWARD
         ):

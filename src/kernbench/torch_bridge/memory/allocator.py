@@ -86,7 +86,7 @@ class MemoryBlock:
         self.allocation: LiveAllocation | None = None
         """What the run's log has of it, where it records allocations."""
         self.pass_number = 0
-        """In which pass of the program it was allocated, likewise."""
+        """The pass of the program in which it was allocated, likewise."""
         self.is_gathered = False
         """Whether FSDP has allocated it."""
         self.frames: Sequence[CallFrame] = ()
@@ -221,7 +221,7 @@ class CachingAllocator:
         self._num_changes = 0
         """The number of changes of the free blocks."""
         self.in_use: dict[MemoryBlock, None] = {}
-        """In order, as nothing else about it is."""
+        """Blocks in order, as nothing else about them is."""
         self.returned: deque[MemoryBlock] = deque()
         """Blocks that were freed and are not in a free list yet."""
         self._amounts = Amounts()

@@ -52,7 +52,7 @@ class AllocatorSettings:
     """The settings of one process, for all of its devices."""
 
     text: str = ""
-    """As the program gave them last."""
+    """The settings as the program gave them last."""
     expandable_segments: bool = False
     """Whether segments grow where they are, and free parts of them go back to the device."""
     memory_fraction: float | None = None

@@ -77,9 +77,9 @@ def look_at(
                 return key
         keys: list[Any] = [operation, None]
         found = _look_among(args, keys)
-        tensors = [each for each in args if isinstance(each, Tensor)]
-        if operation.is_by_layout or not all(each.is_contiguous() for each in tensors):
-            keys += [each.stride() for each in tensors]
+        tensors = [arg for arg in args if isinstance(arg, Tensor)]
+        if operation.is_by_layout or not all(tensor.is_contiguous() for tensor in tensors):
+            keys += [tensor.stride() for tensor in tensors]
     except (AttributeError, RuntimeError):
         # It is not on a device yet, or has no storage.
         return None

@@ -45,7 +45,7 @@ def begin_use(part: Part, inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -
 def end_use(part: Part, residences: Iterable[Residence]) -> None:
     """Remove the records of a collective."""
     for residence in residences:
-        residence.uses = tuple(each for each in residence.uses if each.part is not part)
+        residence.uses = tuple(use for use in residence.uses if use.part is not part)
 
 
 def check_use(operation: Operation, args: Any, tensor: Tensor, residence: Residence) -> None:

@@ -135,8 +135,8 @@ class Roles:
     def look_at_graph(self, outputs: Iterable[Any]) -> None:
         """Note what autograd has saved for the backward pass from some outputs."""
         nodes = [
-            each.grad_fn if isinstance(each, Tensor) else getattr(each, "node", None)
-            for each in outputs
+            output.grad_fn if isinstance(output, Tensor) else getattr(output, "node", None)
+            for output in outputs
         ]
         seen = {each for each in nodes if each is not None}
         pending = list(seen)

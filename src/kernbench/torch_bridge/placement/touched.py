@@ -203,7 +203,7 @@ def begin_copy(process: Process, host: Any, command: StreamCommand, *, writes: b
     """
     storage = None if process.order is not None else _known_storage(host)
     if getattr(storage, "_kernbench_pinned", False):
-        process.copies = [each for each in process.copies if not each[1].done]
+        process.copies = [copy for copy in process.copies if not copy[1].done]
         process.copies.append((storage, command, writes, str(user_site())))
 
 

@@ -158,7 +158,7 @@ class Burst(StreamCommand):
     def _is_alone(self) -> bool:
         queues = self._run.devices.queues(self._sip_id)
         return self._run.devices.hbm.is_idle(self._sip_id) and all(
-            each is self._queue or each.tail is None or each.tail.done for each in queues
+            queue is self._queue or queue.tail is None or queue.tail.done for queue in queues
         )
 
     def _await(self) -> None:

@@ -43,7 +43,7 @@ class Float32:
 def asked() -> Float32:
     """Return the precision set in PyTorch."""
     matmul, convolution, recurrent = (
-        "tf32" if _get("cuda", each) == "tf32" else "ieee" for each in _OPERATIONS
+        "tf32" if _get("cuda", operation) == "tf32" else "ieee" for operation in _OPERATIONS
     )
     sums = {name: _reduced(each) for each, name in _SUMS.items()}
     found = Float32(

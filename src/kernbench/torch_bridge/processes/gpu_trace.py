@@ -39,7 +39,7 @@ class _Freed:
     def __del__(self) -> None:
         # Missing if an interrupt came before it was set; it is set last.
         accesses: dict[int, Any] = getattr(self, "_accesses", {})
-        for address in [each for each in accesses if self._start <= each < self._stop]:
+        for address in [access for access in accesses if self._start <= access < self._stop]:
             accesses.pop(address, None)
 
 

@@ -70,7 +70,7 @@ class Host:
         self._looks_since_ps = 0
         """When it began to do nothing but read a clock."""
         self._slept_ps = 0
-        """For how long threads have slept."""
+        """How long threads have slept."""
         self._slept_until_ps = 0
         self._worked_ps = 0
         self.graph: GraphRun | None = None

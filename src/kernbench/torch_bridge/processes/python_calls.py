@@ -72,7 +72,7 @@ class Monitor:
         if self._num_users > 1:
             return
         monitoring: Any = vars(sys)["monitoring"]
-        free = (each for each in _FREE_TOOLS if monitoring.get_tool(each) is None)
+        free = (tool for tool in _FREE_TOOLS if monitoring.get_tool(tool) is None)
         self.tool = next(free, -1)
         if self.tool < 0:
             return

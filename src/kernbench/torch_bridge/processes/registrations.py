@@ -87,7 +87,7 @@ class Registrations:
     def remove(self, owner: object) -> None:
         """Remove what was registered through a library."""
         for (name, key), kernels in list(self._kernels.items()):
-            kept = [each for each in kernels if each.owner is not owner]
+            kept = [kernel for kernel in kernels if kernel.owner is not owner]
             if len(kept) != len(kernels):
                 self._kernels[name, key] = kept
                 self._changed(name)

@@ -102,7 +102,7 @@ def leave(process: Process) -> None:
 
 def _end_children(process: Process) -> None:
     """Join the processes that it has started; daemons are terminated."""
-    for child in [each for each in process.workers if each.daemon]:
+    for child in [worker for worker in process.workers if worker.daemon]:
         child.terminate()
     for child in list(process.workers):
         child.join()
@@ -137,7 +137,7 @@ def _unregister(func: Callable[..., Any]) -> None:
         _UNREGISTER(func)
     else:
         handlers = process.exit_handlers
-        handlers[:] = [each for each in handlers if each[0] != func]
+        handlers[:] = [handler for handler in handlers if handler[0] != func]
 
 
 def _clear() -> None:
@@ -172,11 +172,11 @@ def _call_all(
     process: Process, handlers: list[tuple[Callable[..., Any], Any, Any]], where: str
 ) -> None:
     """Call handlers, the latest first, and print their errors as Python does."""
-    for each in reversed(handlers[:]):
-        if not any(each is other for other in handlers):
+    for handler in reversed(handlers[:]):
+        if not any(handler is other for other in handlers):
             # Another handler has unregistered it.
             continue
-        function, args, kwargs = each
+        function, args, kwargs = handler
         try:
             function(*args, **kwargs)
         except BaseException as ignored:

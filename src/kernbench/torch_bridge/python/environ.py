@@ -122,7 +122,7 @@ def _python_program(args: Any) -> str | None:
     >>> _python_program(["python", "-m", "torch.distributed.run", "train.py"])
     'torch.distributed.run'
     """
-    words = [os.fsdecode(each) for each in args] if isinstance(args, (list, tuple)) else []
+    words = [os.fsdecode(arg) for arg in args] if isinstance(args, (list, tuple)) else []
     if len(words) < _WITH_A_PROGRAM or not _PYTHON.match(Path(words[0]).name):
         return None
     for number, word in enumerate(words[1:-1], 1):

@@ -311,10 +311,10 @@ def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
         return list(wait_for_ends(asked, timeout))
     other = next(each for each in asked if not isinstance(each, PipeEnd))
     files = [each for each in asked if not isinstance(each, PipeEnd)]
-    if len(files) == len(asked) and all(_fd_of(each) in HERE.process.sockets for each in files):
+    if len(files) == len(asked) and all(_fd_of(file) in HERE.process.sockets for file in files):
         with WaitingSelector() as selector:
-            for each in files:
-                selector.register(each, selectors.EVENT_READ)
+            for file in files:
+                selector.register(file, selectors.EVENT_READ)
             return [key.fileobj for key, _ in selector.select(timeout)]
     raise UnsupportedTorchError(
         f"multiprocessing.connection.wait for {type(other).__name__} in a simulated process: it "

@@ -215,7 +215,7 @@ def _redispatch_below(self: Any, /, keyset: Any, *args: Any, **kwargs: Any) -> A
     if HERE.process is None or key not in _OWN_KERNELS:
         return _redispatch(self, keyset, *args, **kwargs)
     tensors = leaves((args, tuple(kwargs.values())))
-    if tensors and not any(residence_of(each) is not None for each in tensors):
+    if tensors and not any(residence_of(tensor) is not None for tensor in tensors):
         return _redispatch(self, keyset, *args, **kwargs)
     if key is torch._C.DispatchKey.CUDA:
         with _below_autograd():

@@ -89,11 +89,11 @@ class _Attention(torch.autograd.Function):
         query, key, value, *learned = ctx.saved_tensors
         score_mod, block_mask, scale = ctx.options
         definition = Definition(score_mod, block_mask, scale)
-        there = [each for each in gradients if each is not None]
+        there = [gradient for gradient in gradients if gradient is not None]
 
         def again(query: Tensor, key: Tensor, value: Tensor, *there: Tensor) -> Any:
             left = iter(there)
-            outer = [None if each is None else next(left) for each in gradients]
+            outer = [None if gradient is None else next(left) for gradient in gradients]
             with torch.enable_grad(), torch._C._ForceDispatchKeyGuard(*DIFFERENTIATING):
                 return tuple(definition.gradients((query, key, value), learned, outer))
 
@@ -159,9 +159,9 @@ def _launch(query: Tensor, key: Tensor, num_keys: int, results: Any, *, backward
     residence = residence_of(query)
     assert residence is not None
     assert residence.device is not None
-    for each in results:
-        if each is not None:
-            settle(each, residence.device, _NAME)
+    for result in results:
+        if result is not None:
+            settle(result, residence.device, _NAME)
     name = f"{_NAME}_backward" if backward else _NAME
     left = (key.size(0), key.size(1), num_keys, key.size(3))
     dtype = kernel_dtype(query.dtype)
@@ -179,8 +179,8 @@ def _num_keys(key: Tensor, block_mask: tuple[Any, ...]) -> int:
     partial, indices, full = block_mask[2], block_mask[3], block_mask[4]
     with unobserved():
         counts = [values_of(each) for each in (partial, full) if each is not None]
-        if any(each is None for each in counts):
+        if any(count is None for count in counts):
             return key.size(2)
-        blocks = sum(int(each.sum()) for each in counts if each is not None)
+        blocks = sum(int(count.sum()) for count in counts if count is not None)
         share = blocks / (partial.numel() * indices.size(-1))
     return max(ceil(share * key.size(2)), 1)

@@ -45,7 +45,7 @@ class Definition:
         ``outer`` are those of the results, None for results without one.
         """
         wide = torch.promote_types(operands[0].dtype, torch.float32)
-        sums = [torch.zeros_like(each, dtype=wide) for each in operands]
+        sums = [torch.zeros_like(operand, dtype=wide) for operand in operands]
         of_learned: list[Tensor | None] = [None] * len(learned)
         for rows, keys in self._pieces(*operands[:2]):
             places = (rows, keys, keys)

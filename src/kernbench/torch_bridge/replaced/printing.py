@@ -26,8 +26,8 @@ def install(patches: Patches) -> None:
 def _shown(self: Tensor, *, tensor_contents: Any = None) -> Any:
     """Return what ``Tensor.__repr__`` prints."""
     with torch.no_grad(), _disable_current_modes() as modes, ExitStack() as kept:
-        for each in modes:
-            if isinstance(each, Mode):
-                kept.enter_context(each)
+        for mode in modes:
+            if isinstance(mode, Mode):
+                kept.enter_context(mode)
         guard = torch._C._DisableFuncTorch()  # noqa: F841 - it lives until the end
         return tensor_str._str_intern(self, tensor_contents=tensor_contents)

@@ -227,7 +227,7 @@ def _grouped(a: Tensor, b: Tensor, offs: Tensor | None) -> Tensor:
     starts = [0, *offs.tolist()]
     spans = [slice(*each) for each in pairwise(starts)]
     if a.dim() == b.dim() == 2:
-        return torch.stack([a[:, each] @ b[each] for each in spans])
+        return torch.stack([a[:, span] @ b[span] for span in spans])
     made = a.new_zeros(a.shape[-2], b.shape[-1])
     for number, each in enumerate(spans):
         if a.dim() == 2:

@@ -59,7 +59,7 @@ class _FlagOnce:
             found = {
                 spec.use_strided_shard_as_shard_order: spec
                 for spec in schema.args_spec
-                if any(isinstance(each, _StridedShard) for each in spec.placements)
+                if any(isinstance(placement, _StridedShard) for placement in spec.placements)
             }
             self._strided = SimpleNamespace(args_spec=tuple(found.values()))
         if self._strided.args_spec:
@@ -165,7 +165,7 @@ class Meshes:
 def _common(value: Any, meshes: Meshes) -> Any:
     """Return the part of an argument that is equal on all ranks, and collect its meshes."""
     if isinstance(value, DTensorSpec):
-        if any(type(each) not in _STATELESS for each in value.placements):
+        if any(type(placement) not in _STATELESS for placement in value.placements):
             raise _UnsharedError
         return (
             meshes.position(value.mesh),
@@ -185,7 +185,7 @@ def _is_common(rule: Any) -> bool:
     asked = rule.redistribute_schema
     if asked is not None:
         specs += _specs_in((asked.args_schema, tuple(asked.kwargs_schema.values())))
-    if any(type(each) not in _STATELESS for spec in specs for each in spec.placements):
+    if any(type(placement) not in _STATELESS for spec in specs for placement in spec.placements):
         return False
     # Arguments that are shapes were replaced by those of this rank's shard.
     return not rule.use_val_from_redistribute_schema or all(map(_is_even, specs))

@@ -40,7 +40,7 @@ def _verify_parameters(group: Any, tensors: list[Tensor], logger: Any = None) ->
     c10d.all_gather(counts, count, group)
     for each in counts:
         each.item()
-    layouts = torch.zeros(sum(2 * each.dim() for each in tensors), dtype=torch.int64).to(device)
+    layouts = torch.zeros(sum(2 * tensor.dim() for tensor in tensors), dtype=torch.int64).to(device)
     c10d.broadcast(layouts, group=group, group_src=0)
     layouts.cpu()
 

@@ -55,7 +55,7 @@ def _is_next(offsets: list[int], spanned: list[int], start: int) -> bool:
     """Return whether the next offsets are those before, from another start."""
     count = len(spanned)
     index = bisect_left(offsets, start)
-    return [each - start for each in offsets[index : index + count]] == spanned
+    return [offset - start for offset in offsets[index : index + count]] == spanned
 
 
 def shown(ranks: Sequence[int]) -> str:

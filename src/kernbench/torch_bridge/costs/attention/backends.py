@@ -95,5 +95,5 @@ class AttentionBackends:
     def _cudnn_takes(self, problem: AttentionProblem) -> bool:
         widest = WIDEST_CUDNN.get(self._capability, 128)
         sizes = (problem.head_dim, problem.values)
-        fits = problem.kv_len > 1 and all(each <= widest and each % 8 == 0 for each in sizes)
+        fits = problem.kv_len > 1 and all(size <= widest and size % 8 == 0 for size in sizes)
         return fits and problem.q_bytes == 2 and self._capability >= OLDEST

@@ -168,7 +168,7 @@ def _cudnn(call: AttentionCall, capability: int) -> str:
         (call.dtype not in HALVES, f"it takes float16 and bfloat16, not {call.dtype}"),
         (call.query[3] != call.key[3], "head sizes of query and key differ"),
         (
-            any(each > widest or each % 8 for each in sizes),
+            any(size > widest or size % 8 for size in sizes),
             f"head sizes must be multiples of 8 up to {widest}",
         ),
         (call.key[2] == 1, "it does not take a single key"),

@@ -68,7 +68,7 @@ def _key(costs: OperationCosts, call: OperationCall) -> _AttentionCall | None:
     if not query.numel() or not key.numel() or not value.numel():
         return None
     causal = bool(given.get("is_causal"))
-    masked = any(given.get(each) is not None for each in _MASKS)
+    masked = any(given.get(mask) is not None for mask in _MASKS)
     # Where flash attention is called itself: PyTorch never asks it for the other corner.
     from_last = causal and call.func in _FROM_LAST and query.shape[2] != key.shape[2]
     shapes = (tuple(query.shape), tuple(key.shape), tuple(value.shape))
@@ -170,7 +170,7 @@ def _of_pytorch(
     if problem.q_len > 1:
         return launches
     # The keys of a single query come from a step before: the cache has not kept them.
-    return tuple(replace(each, warm=False) for each in launches)
+    return tuple(replace(launch, warm=False) for launch in launches)
 
 
 def _kept(call: OperationCall) -> Sequence[Any]:

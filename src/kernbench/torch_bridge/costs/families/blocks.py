@@ -42,7 +42,7 @@ def key(costs: OperationCosts, call: OperationCall) -> Blocks | None:
     geometry = _GEOMETRIES[plain_name(call.func)]
     if costs.library is None or not _is_dense(call.args[0]):
         return None
-    arguments = (each.name for each in call.func._schema.arguments)
+    arguments = (argument.name for argument in call.func._schema.arguments)
     given = dict(zip(arguments, call.args, strict=False)) | call.kwargs
     launches = geometry(given, call.result, costs.machine.sip_at(call.sip_id))
     return None if launches is None else Blocks(tuple(streams.copies(costs, call)), tuple(launches))

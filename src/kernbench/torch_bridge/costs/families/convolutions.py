@@ -262,9 +262,9 @@ def _copied(args: Any, is_forward: bool) -> Iterator[Tensor]:
     images = args[:1] if is_forward else args[:2]
     weight = args[1] if is_forward else args[2]
     is_last = _is_last(images[-1], weight)
-    for each in images:
-        if is_planar(each) if is_last else not each.is_contiguous():
-            yield each
+    for image in images:
+        if is_planar(image) if is_last else not image.is_contiguous():
+            yield image
 
 
 def _weight(call: OperationCall) -> Sequence[Any]:

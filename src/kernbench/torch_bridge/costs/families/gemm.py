@@ -61,7 +61,7 @@ _OF_VECTORS = frozenset({"aten::mv", "aten::addmv"})
 
 def _key(costs: OperationCosts, call: OperationCall) -> Multiplication | None:
     ends_at = call.operation.ends_at
-    if ends_at is not None and any(isinstance(each, Tensor) for each in call.args[ends_at:][:1]):
+    if ends_at is not None and any(isinstance(arg, Tensor) for arg in call.args[ends_at:][:1]):
         costs.even_groups.add(call.name)
     kind = "recurrent" if call.func in RECURRENT_ON_HOST else "matmul"
     return multiplication(costs, call, kind)
@@ -246,7 +246,7 @@ def _with_rows(tensor: Any, row: int) -> Any:
     strides = list(tensor.stride())
     if strides[-2] == row:
         return tensor
-    strides[:-1] = [row * each // strides[-2] for each in strides[:-1]]
+    strides[:-1] = [row * stride // strides[-2] for stride in strides[:-1]]
     tensor.stride = lambda: tuple(strides)
     return tensor
 

@@ -46,7 +46,7 @@ def _key(costs: OperationCosts, call: OperationCall) -> Windows | None:
         strides=strides,
         itemsize=plane.element_size(),
         read_bytes=plane.nbytes,
-        written_bytes=sum(each.nbytes for each in results),
+        written_bytes=sum(result.nbytes for result in results),
         threads=_THREADS[name],
     )
 

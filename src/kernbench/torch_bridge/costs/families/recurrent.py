@@ -114,7 +114,7 @@ class _Problem(NamedTuple):
 
 def _key(costs: OperationCosts, call: OperationCall) -> _Problem | None:
     """Return what determines the time of a call; None if there is nothing to compute."""
-    names = (each.name for each in call.func._schema.arguments)
+    names = (argument.name for argument in call.func._schema.arguments)
     given = dict(zip(names, call.args, strict=False))
     dtype = kernel_dtype(given["input"].dtype)
     layers = _layers(given)

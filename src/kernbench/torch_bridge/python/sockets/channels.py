@@ -49,8 +49,8 @@ class Watchable:
 
     def changed(self) -> None:
         """Resume whoever waits for it, in the order in which they began to."""
-        for each in list(self.watchers):
-            each.wake()
+        for watcher in list(self.watchers):
+            watcher.wake()
 
 
 def arrive() -> int:
@@ -89,8 +89,8 @@ def wait_until(
     own = Wake(label) if wake is None else wake
     own.label = label
     sources = list(watched)
-    for each in sources:
-        each.watchers.append(own)
+    for source in sources:
+        source.watchers.append(own)
     try:
         while not found:
             left_s = -1.0 if end_ps is None else (end_ps - simulation.now_ps) / _PS_PER_S

@@ -176,7 +176,7 @@ class ConnectingSocket(SocketHandle):
 
     def _connect_file(self, end: Endpoint, address: Any, now_ps: int) -> int:
         users = end.network.users_of(file_key(end, address))
-        found = next((each for each in users if each.pending is not None), None)
+        found = next((user for user in users if user.pending is not None), None)
         if not end.is_stream and users:
             end.peer, end.peer_name = users[0], users[0].name
             return 0

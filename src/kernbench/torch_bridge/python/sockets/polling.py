@@ -89,8 +89,8 @@ class FilesWait:
     def wait_outside(self, timeout_s: float | None, wake: Wake) -> Ready:
         """Block as long as the real clock says, while simulated time follows it."""
         sources = [each for end, _ in self._asked.values() for each in end.sources()]
-        for each in sources:
-            each.watchers.append(wake)
+        for source in sources:
+            source.watchers.append(wake)
         began_s = passed_s = _real_clock()
         try:
             if self._asked:
@@ -208,7 +208,7 @@ def waiting_select(
     """``select.select``."""
     asked = [list(each) for each in (rlist, wlist, xlist)]
     process = HERE.process
-    fds = [{_fd_of(each) for each in files} for files in asked]
+    fds = [{_fd_of(file) for file in files} for files in asked]
     own = {} if process is None else process.sockets
     is_real = any(fds) and fds[0].union(*fds).isdisjoint(own)
     if process is None or HERE.is_foreign or is_real:
@@ -223,7 +223,7 @@ def waiting_select(
     ready = dict(FilesWait(masks).wait(timeout, "select"))
     counted = (~select.POLLOUT, ~select.POLLIN, select.POLLPRI)
     found = [
-        [each for each in files if ready.get(_fd_of(each), 0) & counts & (event | _ALWAYS)]
+        [file for file in files if ready.get(_fd_of(file), 0) & counts & (event | _ALWAYS)]
         for files, event, counts in zip(asked, events, counted, strict=True)
     ]
     return found[0], found[1], found[2]

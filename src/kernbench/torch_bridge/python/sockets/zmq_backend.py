@@ -287,7 +287,7 @@ def proxy(frontend: Any, backend: Any, capture: Any = None) -> None:
     """``zmq.proxy``: pass messages on in both directions, until the context ends."""
     others = {frontend: backend, backend: frontend}
     while True:
-        for source, _ in zmq_poll([(each, 1) for each in others], -1):
+        for source, _ in zmq_poll([(other, 1) for other in others], -1):
             message = source.recv_multipart()
             for target in (others[source], capture):
                 if target is not None:

@@ -103,7 +103,7 @@ class ZmqCore(Watchable):
         self.kind = kind
         self.options = dict(DEFAULTS)
         self.pipes: list[Pipe] = []
-        """In the order in which they send and receive next."""
+        """Connections in the order in which they send and receive next."""
         self.bound: dict[str, Endpoint | None] = {}
         self.connectors: list[Connector] = []
         self.last_endpoint = b""
@@ -118,7 +118,7 @@ class ZmqCore(Watchable):
         self._queue: deque[Message] = deque()
         """What it has received from the other sides' sockets themselves: subscriptions."""
         self._talks_with: Pipe | None = None
-        """With whom a request is under way."""
+        """Whom a request is under way with."""
         self._envelope: Message = []
         self._next_id = 0
         self.fd, self.level_fd = sockets.new_fd(), sockets.new_fd()
@@ -222,7 +222,9 @@ class ZmqCore(Watchable):
         self.changed()
 
     def disconnect(self, address: str) -> None:
-        found = next((each for each in self.connectors if each.address == address), None)
+        found = next(
+            (connector for connector in self.connectors if connector.address == address), None
+        )
         if found is None:
             raise ZmqFailureError(errno.ENOENT)
         self.connectors.remove(found)
@@ -414,7 +416,7 @@ class ZmqCore(Watchable):
         return True
 
     def _pipe_of(self, routing_id: bytes) -> Pipe | None:
-        return next((each for each in self.pipes if each.routing_id == routing_id), None)
+        return next((pipe for pipe in self.pipes if pipe.routing_id == routing_id), None)
 
     def _dispatch(self, message: Message, now_ps: int) -> None:
         match self.kind:
@@ -469,7 +471,7 @@ class ZmqCore(Watchable):
             return self._talks_with is not None and bool(self._talks_with.incoming.items)
         if self.kind in PUBLISHES or (self.kind == REP and self._talks_with is not None):
             return False
-        return any(each.incoming.items for each in self.pipes)
+        return any(pipe.incoming.items for pipe in self.pipes)
 
     def _next_message(self) -> Message:
         if self._queue:

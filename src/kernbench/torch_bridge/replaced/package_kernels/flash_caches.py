@@ -124,9 +124,9 @@ class _Cache:
         """Return keys and values up to the longest sequence, ``(batch, keys, heads, size)``."""
         most = int(self.lengths.max()) if self.lengths.numel() else 0
         if self._table is not None:
-            k, v = (pages(each, self._table, most) for each in self._caches)
+            k, v = (pages(cache, self._table, most) for cache in self._caches)
         else:
-            k, v = (each[self._rows, :most] for each in self._caches)
+            k, v = (cache[self._rows, :most] for cache in self._caches)
         return k, v
 
 

@@ -49,7 +49,7 @@ class _Chunk:
     """(sequences, kv heads, 1, keys, size)."""
     v: Tensor
     probabilities: Tensor
-    """After the mask; without dropout."""
+    """Probabilities after the mask, without dropout."""
     lse: Tensor
     kept: Tensor | None
     """Which probabilities dropout keeps, over the share that it keeps."""

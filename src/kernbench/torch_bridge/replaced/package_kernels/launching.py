@@ -68,7 +68,7 @@ def fused(name: str, define: Callable[..., Any], *tensors: Tensor | None) -> Any
     ``define`` is of PyTorch's operations and returns a tensor or a tuple of tensors. Tensors on
     the host, and a compiler, which fuses by itself, see those.
     """
-    first = next(each for each in tensors if each is not None)
+    first = next(tensor for tensor in tensors if tensor is not None)
     if torch.compiler.is_compiling() or residence_of(first) is None:
         return define(*tensors)
     return _Fused.apply(name, define, *tensors)
@@ -113,23 +113,23 @@ def _gradients(
         for result, grad in zip(results, of_results, strict=True)
         if grad is not None and result.requires_grad
     ]
-    asked = [each for each in leaves if each is not None and each.requires_grad]
+    asked = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
     outputs, of_outputs = zip(*pairs, strict=True)
     found = iter(torch.autograd.grad(outputs, asked, of_outputs))
-    return tuple(None if each is None or not each.requires_grad else next(found) for each in leaves)
+    return tuple(None if leaf is None or not leaf.requires_grad else next(found) for leaf in leaves)
 
 
 def _stream(name: str, define: Callable[..., Any], tensors: Sequence[Tensor | None]) -> Any:
     """Compute an operation, place what it makes, and launch it as a kernel of its bytes."""
     process = current()
-    residence = residence_of(next(each for each in tensors if each is not None))
+    residence = residence_of(next(tensor for tensor in tensors if tensor is not None))
     assert residence is not None
     with unobserved():
         made = define(*tensors)
     results = made if isinstance(made, tuple) else (made,)
-    for each in results:
-        if each is not None:
-            settle(each, residence.device, name)
+    for result in results:
+        if result is not None:
+            settle(result, residence.device, name)
     if process.capture is not None:
         process.capture.take_whole(define, list(tensors), list(results))
     read, written = num_bytes(tensors), num_bytes(results)

@@ -131,7 +131,7 @@ def _refuse_part(fullname: str, top: str, path: Sequence[str]) -> None:
 
 
 def _forget() -> None:
-    for name in [each for each in sys.modules if each.partition(".")[0] in _PACKAGES]:
+    for name in [module for module in sys.modules if module.partition(".")[0] in _PACKAGES]:
         file = getattr(sys.modules[name], "__file__", None)
         if file is not None and Path(file).is_relative_to(FOLDER):
             del sys.modules[name]

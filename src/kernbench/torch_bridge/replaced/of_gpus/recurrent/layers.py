@@ -156,7 +156,7 @@ def _padded(
         raise RuntimeError(
             f"Expected padding_side to be one of left or right, but got {padding_side}."
         )
-    longest = max(each.size(0) for each in sequences)
+    longest = max(sequence.size(0) for sequence in sequences)
     first, count = sequences[0], len(sequences)
     sizes = (count, longest) if batch_first else (longest, count)
     made = first.new_full((*sizes, *first.shape[1:]), padding_value)
@@ -277,14 +277,14 @@ def _backward(
         raise RuntimeError("cudnn RNN backward can only be called in training mode")
     operands = [given, hx, *([] if cx is None else [cx]), *weight]
     if given.is_meta:
-        found = [torch.empty_like(each) for each in operands]
+        found = [torch.empty_like(operand) for operand in operands]
     else:
         masks: list[Tensor] = []
         if network.drops:
             shape = (network.num_layers - 1, *network.shape_of_output(given))
             masks = list(reserve[: math.prod(shape)].view(torch.bool).reshape(shape))
         with torch.enable_grad(), torch._C._ForceDispatchKeyGuard(*DIFFERENTIATING):
-            leaves = [each.detach().requires_grad_() for each in operands]
+            leaves = [operand.detach().requires_grad_() for operand in operands]
             there, state, *rest = leaves
             cell, rest = (None, rest) if cx is None else (rest[0], rest[1:])
             made = _run(network, there, _by_layer(rest, stride), state, cell, masks)

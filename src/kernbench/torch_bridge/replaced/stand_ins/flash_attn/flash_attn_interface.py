@@ -167,7 +167,7 @@ class _FlashAttention(torch.autograd.Function):
             raise RuntimeError("flash_attn: keys in pages have no gradient")
         tensors, rest = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
         out, lse, state, alibi, *ends = rest
-        made = [torch.empty_like(each) for each in tensors]
+        made = [torch.empty_like(tensor) for tensor in tensors]
         given = (dout, *_unpacked(tensors), out, lse, *_unpacked(made))
         options = (*ctx.options, alibi, ctx.deterministic, state)
         if ends:
@@ -198,7 +198,7 @@ def _attention(
     size = tensors[0].shape[-1]
     scale = size**-0.5 if softmax_scale is None else softmax_scale
     if size % _MULTIPLE:
-        tensors = tuple(pad(each, [0, -size % _MULTIPLE]) for each in tensors)
+        tensors = tuple(pad(tensor, [0, -size % _MULTIPLE]) for tensor in tensors)
     options = (dropout_p, scale, causal, *window_size, softcap)
     out, lse = _FlashAttention.apply(
         options, lengths, deterministic, alibi_slopes, block_table, *tensors

@@ -37,8 +37,8 @@ def dropout_add_layer_norm(
     )  # fmt: skip
 
 
-class DropoutAddLayerNorm(torch.nn.Module):
-    """A layer of :func:`dropout_add_layer_norm`."""
+class DropoutAddNorm(torch.nn.Module):
+    """A layer of one of the norms, with weights and, for some, a bias."""
 
     def __init__(
         self,
@@ -53,10 +53,21 @@ class DropoutAddLayerNorm(torch.nn.Module):
         super().__init__()
         self.prenorm, self.p, self.eps, self.residual_in_fp32 = prenorm, p, eps, residual_in_fp32
         self.weight = torch.nn.Parameter(torch.ones(hidden_size, device=device, dtype=dtype))
-        self.bias = torch.nn.Parameter(torch.zeros(hidden_size, device=device, dtype=dtype))
+        self.register_parameter("bias", None)
 
-    def forward(self, x0: Tensor, residual: Tensor | None = None) -> Any:
-        return dropout_add_layer_norm(
+    def _normalized(self, norm: Any, x0: Tensor, residual: Tensor | None) -> Any:
+        return norm(
             x0, residual, self.weight, self.bias, self.p if self.training else 0.0, self.eps,
             prenorm=self.prenorm, residual_in_fp32=self.residual_in_fp32,
         )  # fmt: skip
+
+
+class DropoutAddLayerNorm(DropoutAddNorm):
+    """A layer of :func:`dropout_add_layer_norm`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.bias = torch.nn.Parameter(torch.zeros_like(self.weight))
+
+    def forward(self, x0: Tensor, residual: Tensor | None = None) -> Any:
+        return self._normalized(dropout_add_layer_norm, x0, residual)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from flash_attn.ops.layer_norm import DropoutAddNorm
 from flash_attn.ops.triton.layer_norm import RMSNorm, layer_norm_fn
 from torch import Tensor
 
@@ -39,26 +39,8 @@ def dropout_add_rms_norm(
     )  # fmt: skip
 
 
-class DropoutAddRMSNorm(torch.nn.Module):
+class DropoutAddRMSNorm(DropoutAddNorm):
     """A layer of :func:`dropout_add_rms_norm`."""
 
-    def __init__(
-        self,
-        hidden_size: int,
-        prenorm: bool = False,
-        p: float = 0.0,
-        eps: float = 1e-5,
-        residual_in_fp32: bool = False,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        self.prenorm, self.p, self.eps, self.residual_in_fp32 = prenorm, p, eps, residual_in_fp32
-        self.weight = torch.nn.Parameter(torch.ones(hidden_size, device=device, dtype=dtype))
-        self.register_parameter("bias", None)
-
     def forward(self, x0: Tensor, residual: Tensor | None = None) -> Any:
-        return dropout_add_rms_norm(
-            x0, residual, self.weight, None, self.p if self.training else 0.0, self.eps,
-            prenorm=self.prenorm, residual_in_fp32=self.residual_in_fp32,
-        )  # fmt: skip
+        return self._normalized(dropout_add_rms_norm, x0, residual)
