@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,12 @@ def test_ranks_yield_in_a_replay_as_often_for_many_collectives_as_for_few(
 ) -> None:
     waits: list[int] = []
     wait = Rank.wait
-    monkeypatch.setattr(Rank, "wait", lambda *given: waits.append(1) or wait(*given))
+
+    def counted(*arguments: Any) -> Any:
+        waits.append(1)
+        return wait(*arguments)
+
+    monkeypatch.setattr(Rank, "wait", counted)
     times = []
     for count in (4, 40):
         waits.clear()

@@ -143,7 +143,7 @@ def test_only_what_threads_cannot_add_up_themselves_is_exchanged() -> None:
 
 
 def test_spilled_registers_leave_an_sm_that_has_no_room_for_them() -> None:
-    def beyond(sip: SipSpec, active: int, **changes: int) -> tuple[Fraction, Fraction]:
+    def beyond(sip: SipSpec, active: int, **changes: Any) -> tuple[Fraction, Fraction]:
         assert sip.pe.warps is not None
         return BlockCosts(replace(ONE, **changes), sip.pe.warps, sip).spills_beyond(active)
 

@@ -1071,8 +1071,10 @@ def a_deleted_attribute_of_an_object(rank):
 
 @kind
 def a_level_by_a_method_of_the_object(rank):
+    assert logging.lastResort is not None
     logging.lastResort.setLevel(10 * (rank + 1))
     yield
+    assert logging.lastResort is not None
     return logging.lastResort.level
 
 

@@ -15,6 +15,8 @@ import engine_of_many._mla  # noqa: F401
 # As SGLang does: by the path of the file.
 _path = f"{sys.argv[1]}/engine_of_many/common_ops.abi3.so"
 _spec = importlib.util.spec_from_file_location("common_ops", _path)
+assert _spec is not None
+assert _spec.loader is not None
 _spec.loader.exec_module(importlib.util.module_from_spec(_spec))
 
 OPS, MLA = torch.ops.engine_more, torch.ops.engine_mla
@@ -368,7 +370,7 @@ def quantized():
             codes = pairs[row, 8 * group : 8 * group + 8].cpu()
             found = torch.stack((codes & 15, codes >> 4), 1).flatten()
             numbers = values[(found & 7).long()] * torch.where(found > 7, -1, 1)
-            steps = (groups / scale).abs().clamp(max=6).double()
+            steps = torch.as_tensor(groups / scale).abs().clamp(max=6).double()
             nearest = (steps[:, None] - values).abs().min(1).values
             like((steps - numbers.abs()).abs(), nearest, atol=1e-3)
     out = torch.empty(6, 32, **HALF)
