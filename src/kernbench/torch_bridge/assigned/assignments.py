@@ -262,12 +262,15 @@ class Assignments:
         key = (id(owner), name)
         if process is None or key in process.assigned:
             return
-        writer = str(sys._getframe(_OWN_FRAMES).f_globals.get("__name__"))
+        frame = sys._getframe(_OWN_FRAMES)
+        writer = str(frame.f_globals.get("__name__"))
         if writer.startswith(_LEFT_OUT):
             return
-        if not self._owners.is_shared(owner) and owner not in self._objects:
-            return
         base = read(owner, name)
+        if not self._owners.is_shared(owner) and not (
+            owner in self._objects and self._objects.is_by_program(owner, frame, base, value)
+        ):
+            return
         if base is value or name in kept_elsewhere(owner.__name__):
             return
         is_late = base is MISSING and not self._owners.is_own_name(writer)

@@ -144,6 +144,8 @@ class SharedObjects:
         Itself, by a method of the object, or by a function that sets plain values.
         """
         is_setting = before is not MISSING and is_simple(before) and is_simple(value)
+        # What an object finds when it is first asked, as one of torch.ops does, it keeps for all.
+        is_kept = before is MISSING and not is_simple(value)
         for _ in range(_MOST_CALLS):
             if frame is None:
                 break
@@ -152,7 +154,8 @@ class SharedObjects:
                 return True
             if name not in _OF_WRITES:
                 is_ours = name.startswith("kernbench.")
-                if is_ours or not (is_setting or _first_argument(frame) is owner):
+                is_method = not is_kept and _first_argument(frame) is owner
+                if is_ours or not (is_setting or is_method):
                     break
             frame = frame.f_back
         return False
