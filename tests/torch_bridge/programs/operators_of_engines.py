@@ -353,7 +353,7 @@ def quantized():
     like(out, ((a.double() - zeros) * by_row) @ (b.double() * by_column))
     # NVFP4: pairs of E2M1, a scale in E4M3 for 16, and one for all; scales in tiles of 128 by 4.
     weights = torch.randn(32, 128, **HALF)
-    parts, alpha = [], 1.0
+    parts, alpha = [], torch.ones((), device="cuda")
     for each in (x, weights):
         by = 448 * 6 / each.abs().max().float()
         alpha = alpha / by
