@@ -245,7 +245,8 @@ def _live(function: Function, held: Sequence[Value]) -> tuple[int, tuple[SummedT
 def _summed(function: Function) -> dict[Value, SummedTile]:
     """Return the tiles that are computed of smaller ones and that one reduction alone reads."""
     uses = Counter(value for op in function.body.walk() for value in op.operands)
-    repeated, computed = set(), set()
+    repeated: set[Value] = set()
+    computed: set[Value] = set()
     for op in function.body.walk():
         if op.name == "tt.broadcast":
             repeated.update(op.results)
